@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from math import nan
 from pathlib import Path
@@ -28,9 +28,9 @@ from holdfast.attacks.attacked_codes import change
 from holdfast.attacks.base import within
 from holdfast.attacks.presets import Preset
 from holdfast.core.divergences import Cosine, L2Distance
-from holdfast.core.encoder import Codes, Domain, Pixels
+from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.pictures import draw, ends, png, row
-from holdfast.core.records import EncoderInfo, ImagesInfo, Picture
+from holdfast.core.records import ImagesInfo, Picture
 from holdfast.core.run_settings import Observed
 from holdfast.measure.population import Population
 from holdfast.measure.store import Store, provenance
@@ -120,17 +120,9 @@ def _shown(population: Population, preset: Preset, adversarial: Adversarial) -> 
 def _record(
     population: Population, preset: Preset, adversarial: Adversarial, folder: Path, pngs: list[str], started: datetime
 ) -> AttackRecord:
-    encoder, images, run = population.encoder, population.images, population.run
+    images, run = population.images, population.run
     return AttackRecord(
-        encoder=EncoderInfo(
-            name=encoder.name,
-            source=encoder.source,
-            fingerprint=encoder.fingerprint,
-            parameters=encoder.parameters,
-            features=adversarial.codes.shape[1],
-            inputs=encoder.inputs,
-            warnings=(encoder.caution,) if encoder.caution else (),
-        ),
+        encoder=population.encoder_info,
         images=ImagesInfo(name=images.name, fingerprint=images.fingerprint, count=len(images)),
         settings={
             "objective": str(preset.objective),
@@ -224,7 +216,12 @@ def replay(population: Population, preset: Preset, path: Path) -> Replay:
     attacked, codes = saved["attacked"], saved["attacked_codes"]
     clean = saved["clean"] if "clean" in saved else saved["clean_levels"].to(attacked.dtype) / 255
     domain, ball = population.encoder.domain, preset.ball
-    again = _codes(population, lambda rows: attacked[list(rows)], len(attacked))
+    run = population.run
+
+    def work(rows: Sequence[int]) -> Observed:
+        return {"codes": population.encode(attacked[list(rows)].to(run.device, run.dtype)).cpu()}
+
+    again = run.batches(range(len(attacked)), work)["codes"]
     size = max(float(codes.abs().max()), torch.finfo(codes.dtype).tiny)
     difference = float((again - codes).abs().max()) / size
     return Replay(
@@ -234,13 +231,3 @@ def replay(population: Population, preset: Preset, path: Path) -> Replay:
         code_difference=difference,
         same_codes=difference <= torch.finfo(codes.dtype).eps ** 0.5,
     )
-
-
-def _codes(population: Population, pixels: Callable[[Sequence[int]], Pixels], count: int) -> Codes:
-    """Return the codes of ``count`` images, encoded in batches."""
-    run = population.run
-
-    def work(rows: Sequence[int]) -> Observed:
-        return {"codes": population.encode(pixels(rows).to(run.device, run.dtype)).cpu()}
-
-    return run.batches(range(count), work)["codes"]

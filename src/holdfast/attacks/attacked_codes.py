@@ -1,15 +1,17 @@
 """Embeddings of attacked images, observed once and shared by all measures under attack.
 
-Also here: the pictures that reports show of these images, and the sizes that suites set for all such measures.
+Also here: pictures of perturbations, and the sizes that suites set for all such measures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack, attack_together, forwards_together
 from holdfast.attacks.aims import read_loss, rivals_of
@@ -22,10 +24,10 @@ from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.encoder import Codes, Domain, Pixels
 from holdfast.core.objective import AttackContext, DivergenceObjective, Objective
-from holdfast.core.pictures import ends, row
 from holdfast.core.points.counting import nearest_rows
-from holdfast.core.records import Conditions, Findings, Picture
+from holdfast.core.records import Claim, Conditions, Series
 from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.summaries import series_of
 from holdfast.measure.evaluation import LATER, Sizes
 from holdfast.measure.observation import Observation, entries, joined
 from holdfast.measure.population import Population
@@ -98,11 +100,12 @@ def strongest(attacks: Sequence[Attack]) -> Attack:
     return next((attack for attack in reversed(attacks) if isinstance(attack, AdaptiveAttack)), attacks[-1])
 
 
-def shown_case(cases: Sequence[Case]) -> Case:
-    """The case that report pictures show: last attack, widest ball, first divergence."""
-    widest = max(case.ball.radius for case in cases)
-    last = [case for case in cases if case.ball.radius == widest][-1]
-    return next(case for case in cases if (case.ball, case.attack) == (last.ball, last.attack))
+def displacement_series(
+    case: Case, values: Float[Tensor, "n"], reason: str = UNDEFINED, quantity: str = "displacement"
+) -> Series:
+    """How far each image is moved in ``case``; missing for ``reason``."""
+    of = "largest displacement"
+    return series_of(quantity, case.conditions, values, str(case.divergence), Claim.LOWER, of, reason)
 
 
 def differentiable(divergence: Divergence) -> Divergence:
@@ -208,12 +211,8 @@ class Targeted(Observation):
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         partners = self.paired(population).partners[list(rows)].tolist()
         ahead, back = self.pixels(population, rows, partners), self.pixels(population, partners, rows)
-        return joined(
-            [
-                {"ahead": population.encode(there), "back": population.encode(here)}
-                for there, here in zip(ahead, back, strict=True)
-            ]
-        )
+        codes = [map(population.encode, ends) for ends in zip(ahead, back, strict=True)]
+        return joined([dict(zip(("ahead", "back"), ends, strict=True)) for ends in codes])
 
     def of_attack(self, attack: Attack, observed: Observed) -> Observed:
         """Part of ``observed`` that belongs to one attack.
@@ -395,14 +394,10 @@ class Displacements(Observation):
         objective = Away(divergence)
         start = random_start(context.pixels, self.ball, context.noise.fork("probe"), 1.0, population.encoder.domain)
         noise, gradient = gain_and_gradient(context.encoder, start, objective(context))
-        return {
-            "sighted": divergence(
-                population.encode(attacked_pixels(context, objective, self.attack, self.ball)), clean
-            ),
-            "blind": divergence(population.encode(attacked_pixels(context, objective, self.blind, self.ball)), clean),
-            "noise": noise,
-            "slope": self.ball.dual_norm(gradient) * self.ball.radius,
-        }
+        attacks = {"sighted": self.attack, "blind": self.blind}
+        moved = {name: attacked_pixels(context, objective, attack, self.ball) for name, attack in attacks.items()}
+        displacements = {name: divergence(population.encode(pixels), clean) for name, pixels in moved.items()}
+        return {**displacements, "noise": noise, "slope": self.ball.dual_norm(gradient) * self.ball.radius}
 
 
 def change(clean: Pixels, attacked: Pixels, domain: Domain, radius: float) -> Pixels:
@@ -441,39 +436,6 @@ def nearest_image(population: Population, divergence: Divergence, moved: Codes, 
         (places,) = counted.nonzero(as_tuple=True)
         near.append(int(places[nearest_rows(divergence, code[None], gallery.codes[places], 1)[0, 0]]))
     return gallery.pixels(near)
-
-
-def extremes(
-    population: Population,
-    rows: Sequence[int],
-    findings: Findings,
-    quantity: str,
-    case: Case,
-    attack: Callable[[list[int]], dict[str, Pixels]],
-) -> tuple[Picture, ...]:
-    """Pictures of the images where a metric is largest and smallest: clean, attacked, change.
-
-    Args:
-        population: Images of the run with their clean embeddings.
-        rows: Rows that the findings are of.
-        findings: Findings with a series of ``quantity``.
-        quantity: Metric that picks the images.
-        case: Case whose series is read.
-        attack: Takes rows and returns, by label, the attacked images and any others to show.
-    """
-    values = next(s.values for s in findings.series if s.quantity == quantity and s.conditions == case.conditions)
-    positions = ends(values)
-    if not positions or len(population.encoder.domain.shape) != 3:
-        return ()
-    shown, domain = [rows[position] for position in positions], population.encoder.domain
-    parts = {"clean": population.pixels(shown), **attack(shown)}
-    parts["change"] = change(parts["clean"], parts["attacked"], domain, case.ball.radius)
-    pictures = []
-    for k, position in enumerate(positions):
-        number = f"{quantity.replace('_', ' ')} {values[position]:.3g}"
-        caption = f"{findings.ids[position]}: {number} ({', '.join(case.conditions.values())})"
-        pictures.append(row(caption, {label: pixels[k] for label, pixels in parts.items()}, domain))
-    return tuple(picture for picture in pictures if picture is not None)
 
 
 SIZES = Sizes(

@@ -69,7 +69,7 @@ class ClassAttack(Attack):
     def __call__(
         self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, noise: Noise
     ) -> Pixels:
-        margin = self.margin_of(objective)
+        margin = class_margin(self, objective)
         ball.check(encoder.domain)
         with torch.no_grad():
             logits = margin.logits(encoder.forward(pixels))
@@ -89,18 +89,10 @@ class ClassAttack(Attack):
     def search(
         self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, noise: Noise
     ) -> tuple[Pixels, Gain]:
-        margin = self.margin_of(objective)
+        margin = class_margin(self, objective)
         moved = self.run(encoder, pixels, margin, ball, noise, first=True)
         with torch.no_grad():
             return moved, margin(encoder.forward(moved))
-
-    def margin_of(self, objective: ObjectiveFunction) -> ClassMargin:
-        """Return ``objective`` as the margin of a classifier.
-
-        Raises:
-            OutOfRange: It is another objective, so that there are no classes to attack.
-        """
-        return class_margin(self, objective)
 
     def check_classes(self, classes: int) -> None:
         """Check that a classifier has enough classes.
@@ -109,12 +101,8 @@ class ClassAttack(Attack):
             OutOfRange: The loss is not defined for so few.
         """
         if classes < self.fewest_classes:
-            raise OutOfRange(
-                f"{self.name}: classes of the probe",
-                classes,
-                f"at least {self.fewest_classes}",
-                "name adaptive instead",
-            )
+            setting, fix = f"{self.name}: classes of the probe", "name adaptive instead"
+            raise OutOfRange(setting, classes, f"at least {self.fewest_classes}", fix)
 
     @abstractmethod
     def run(
@@ -164,17 +152,8 @@ class APGD(ClassAttack):
     ) -> Pixels:
         loss = cross_entropy(margin.logits, margin.places) if self.loss == "ce" else logit_ratio(margin)
         found = Found(margin, pixels)
-        length = SPARSE if ball.sparse else DENSE
-        ascend(
-            encoder,
-            pixels,
-            loss,
-            ball,
-            on_surface(encoder, pixels, ball, noise, 1.0),
-            self.steps,
-            length,
-            found.look,
-        )
+        start, length = on_surface(encoder, pixels, ball, noise, 1.0), SPARSE if ball.sparse else DENSE
+        ascend(encoder, pixels, loss, ball, start, self.steps, length, found.look)
         return found.points
 
 
@@ -433,19 +412,14 @@ def nearest_errors(
         weight = (size / (size + ball.norm(there))).nan_to_num(0.0).clamp_max(ALPHA)
         weight = column(weight, moved)
         moved = domain.clip((1 - weight) * (moved + ETA * here) + weight * (pixels + ETA * there))
-        wrong = errs(encoder, moved, margin)
+        with torch.no_grad():
+            wrong = margin(encoder.forward(moved)) > 0
         sizes = ball.norm(moved - pixels)
         nearer = wrong & (sizes < smallest)
         nearest, smallest = torch.where(column(nearer, moved), moved, nearest), torch.where(nearer, sizes, smallest)
         back = domain.clip((1 - BETA) * pixels + BETA * moved)
         moved = torch.where(column(wrong, moved), back, moved)
     return nearest, smallest
-
-
-@torch.no_grad()
-def errs(encoder: Encoder, points: Pixels, margin: ClassMargin) -> Tensor:
-    """Mask of the ``points`` that the classifier gets wrong, shape (b,)."""
-    return margin(encoder.forward(points)) > 0
 
 
 def nearest_boundary(

@@ -208,16 +208,24 @@ def nearest_found(
 ) -> Nearest:
     """Search for the nearest images that show an event: by radius, then with fixed attacks.
 
+    Only images that were not yet lost within a ball are attacked in it.
+
     Args:
         goal: Images and event.
         attack: Attack at each radius that is tried.
         widest: Largest ball to search.
         noise: Random streams, one per image.
-        balls: Balls of fixed radius.
+        balls: Balls of fixed radius; only those of the norm of ``widest`` are used.
         attacked: Takes a ball and positions, returns one tensor of attacked images per attack.
     """
     nearest = nearest_events(goal, attack, widest, noise)
-    return with_fixed_attacks(goal, nearest, widest, balls, attacked)
+    for ball in _within(widest, balls):
+        if positions := (nearest.radii > ball.radius).nonzero()[:, 0].tolist():
+            for moved in attacked(ball, positions):
+                points = goal.pixels.clone()
+                points[positions] = moved
+                nearest = nearest.or_nearer(goal, points, widest)
+    return nearest
 
 
 def nearest_events(goal: Goal, attack: Attack, widest: Ball, noise: Noise) -> Nearest:
@@ -245,32 +253,6 @@ def nearest_events(goal: Goal, attack: Attack, widest: Ball, noise: Noise) -> Ne
     return nearest
 
 
-def with_fixed_attacks(
-    goal: Goal,
-    nearest: Nearest,
-    widest: Ball,
-    balls: Sequence[Ball],
-    attacked: Callable[[Ball, Sequence[int]], list[Pixels]],
-) -> Nearest:
-    """Improve ``nearest`` with attacks at fixed radii.
-
-    Only images that were not yet lost within a ball are attacked in it.
-
-    Args:
-        goal, nearest: Images with the event, and the result of the search.
-        widest: Widest ball searched; only balls of its norm are used.
-        balls: Balls of fixed radius.
-        attacked: Takes a ball and positions, returns one tensor of attacked images per attack.
-    """
-    for ball in _within(widest, balls):
-        if positions := (nearest.radii > ball.radius).nonzero()[:, 0].tolist():
-            for moved in attacked(ball, positions):
-                points = goal.pixels.clone()
-                points[positions] = moved
-                nearest = nearest.or_nearer(goal, points, widest)
-    return nearest
-
-
 def search_forwards(attack: Attack) -> int:
     """Forward passes per image, at most, of a radius search; a gradient counts as 3.
 
@@ -283,7 +265,7 @@ def search_forwards(attack: Attack) -> int:
 
 
 def fixed_forwards(widest: Ball, balls: Sequence[Ball], attacks: Sequence[Attack]) -> int:
-    """Forward passes per image, at most, of ``with_fixed_attacks``.
+    """Forward passes per image, at most, of the fixed attacks of ``nearest_found``.
 
     Args:
         widest: Widest ball searched.

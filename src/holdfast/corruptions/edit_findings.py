@@ -23,7 +23,7 @@ from holdfast.core.statistics.quantiles import quantile_influence
 from holdfast.core.statistics.summaries import over_references, series_of, summarise
 from holdfast.core.statistics.tails import AT_LEAST, tails, tails_of, worst_group
 from holdfast.corruptions.edits import Edited, ready
-from holdfast.measure.observation import population_warnings
+from holdfast.measure.observation import curve_of, findings_of, population_warnings
 from holdfast.measure.population import Population
 from holdfast.transforms.base import Transform
 from holdfast.transforms.severity import families, family_of
@@ -74,16 +74,10 @@ def concluded(edited: Ladders, rows: Sequence[int]) -> Findings:
         *(summarise(radius, "mean", "lower") for radius in radius),
         *low_ends,
     )
-    return Findings(
-        ids=tuple(population.images.ids[row] for row in rows),
-        series=(
-            *(survived, *worst_kept, *worst_moved, *worst_influences),
-            *(*kept, *quantiles, *influences, *changes, *overlap, *radius, *low_series),
-        ),
-        estimates=estimates,
-        curves=tuple(ladder_curves(estimates, edited.words)),
-        warnings=(*population_warnings(population, edited.divergences), *edited.warnings()),
-    )
+    worst = (*worst_kept, *worst_moved, *worst_influences)
+    series = (survived, *worst, *kept, *quantiles, *influences, *changes, *overlap, *radius, *low_series)
+    warnings = (*population_warnings(population, edited.divergences), *edited.warnings())
+    return findings_of(population, rows, series, estimates, warnings, ladder_curves(estimates, edited.words))
 
 
 def rung(edit: Transform) -> str:
@@ -317,20 +311,12 @@ def ladder_curves(estimates: Sequence[Estimate], words: Words) -> Iterator[Curve
     lines: dict[tuple[str, str, str], list[Estimate]] = {}
     for estimate in estimates:
         if words.strength in estimate.conditions:
-            lines.setdefault(
-                (estimate.quantity, estimate.conditions[words.singular], estimate.conditions["divergence"]), []
-            ).append(estimate)
+            case = estimate.conditions
+            lines.setdefault((estimate.quantity, case[words.singular], case["divergence"]), []).append(estimate)
     for (quantity, family, divergence), points in lines.items():
-        yield Curve(
-            quantity=quantity,
-            conditions={words.singular: family, "divergence": divergence},
-            x_label=words.scale,
-            y_label=quantity.replace("_", " "),
-            x=tuple(float(words.level(step)) for step in range(1, len(points) + 1)),
-            y=tuple(point.value for point in points),
-            low=tuple(point.low for point in points),
-            high=tuple(point.high for point in points),
-        )
+        case, steps = {words.singular: family, "divergence": divergence}, range(1, len(points) + 1)
+        levels = [float(words.level(step)) for step in steps]
+        yield curve_of(quantity, case, words.scale, quantity.replace("_", " "), levels, points)
 
 
 def pictures(

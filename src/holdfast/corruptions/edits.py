@@ -19,7 +19,7 @@ from holdfast.core.noise import Noise
 from holdfast.core.points.counting import TIE
 from holdfast.core.points.points import enclosing_balls
 from holdfast.core.run_settings import Observed
-from holdfast.measure.observation import Observation, entries
+from holdfast.measure.observation import Observation, entries, to_transform
 from holdfast.measure.population import Population
 from holdfast.transforms.base import Transform
 from holdfast.transforms.severity import families
@@ -111,11 +111,7 @@ def ready(population: Population, rows: Sequence[int]) -> tuple[Pixels, Noise]:
         HoldfastError: The encoder does not take pixels in [0, 1].
     """
     check_range(population.encoder)
-    domain, run = population.encoder.domain, population.run
-    # Interpolation and Fourier transforms want more digits than half precision has.
-    precise = torch.promote_types(run.dtype, torch.float32)
-    pixels = population.images.pixels(rows, run.device, precise, domain)
-    return pixels, run.noise([population.images.ids[row] for row in rows])
+    return to_transform(population, rows)
 
 
 def check_range(encoder: Encoder) -> None:

@@ -19,7 +19,7 @@ from holdfast.core.divergences import Divergence, Tokens
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.points.counting import Kin, nearest_rows
 from holdfast.core.run_settings import Observed
-from holdfast.measure.observation import Observation, entries, joined
+from holdfast.measure.observation import Observation, entries, joined, to_transform
 from holdfast.measure.population import Population
 from holdfast.transforms.base import Transform
 from holdfast.transforms.severity import changed
@@ -186,10 +186,7 @@ class EditedPatches(Observation):
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         gallery, run = Gallery.of(population, self.divergence, self.searched), population.run
         clean = gallery.shares_found(population.codes[list(rows)], rows)
-        # Interpolation and Fourier transforms want more digits than half precision has.
-        precise = torch.promote_types(run.dtype, torch.float32)
-        pixels = population.images.pixels(rows, run.device, precise, population.encoder.domain)
-        noise = run.noise([population.images.ids[row] for row in rows])
+        pixels, noise = to_transform(population, rows)
         unknown = {name: torch.full_like(values, torch.nan) for name, values in clean.items()}
         shares = list[Observed]()
         for edit in self.edits:

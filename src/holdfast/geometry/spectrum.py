@@ -13,13 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from math import isnan
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from holdfast.core.records import Estimate
 from holdfast.core.statistics.intervals import jackknife_interval
+from holdfast.measure.observation import estimate_of
 
 GROUPS = 10
 BLOCK = 4096
@@ -176,6 +179,12 @@ def interval_method(rank: Ranked) -> str:
     value, low, high = rank
     cut = "; the interval is corrected for how few images there are, the value is not, so it lies at an end"
     return f"delete-a-group jackknife, {GROUPS} groups{cut if value in (low, high) and low < high else ''}"
+
+
+def rank_estimate(quantity: str, rank: Ranked, n: int, of: str, more: str = "", reason: str | None = None) -> Estimate:
+    """Number of dimensions with its interval; ``more`` ends what is said of its method."""
+    method = f"no interval: {n} images" if isnan(rank[1]) else f"{interval_method(rank)}{more}"
+    return estimate_of(quantity, rank, n, method, "dimensions", of, "higher", statistic="whole", reason=reason)
 
 
 def _jackknifed(value: float, left_out: Iterator[float]) -> Ranked:

@@ -20,11 +20,12 @@ from holdfast.core.divergences import Cosine
 from holdfast.core.errors import Described, HoldfastError, OutOfRange, Unreadable
 from holdfast.core.points.neighbours import nearest_neighbours
 from holdfast.core.points.points import Points, points
-from holdfast.core.records import Claim, Estimate, Warned
+from holdfast.core.records import Estimate, Warned
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import TextSettings
 from holdfast.core.statistics.groups import Groups, numbered
 from holdfast.core.statistics.intervals import bounded_interval
+from holdfast.measure.observation import estimate_of
 from holdfast.measure.population import Fit, LooksAt, Population
 
 # Sums over all pairs of codes, in blocks: one matrix product for each pair of blocks, O(n) memory beside the codes.
@@ -356,21 +357,11 @@ def _fluctuation(name: int, differences: Float[np.ndarray, "steps m"]) -> Estima
     confidence = 1 - (1 - CONFIDENCE) / len(differences)  # so that all hold together (Bonferroni)
     ends = np.array([bounded_interval(step, (-1.0, 1.0), confidence) for step in differences])
     least = np.where((ends[:, 0] <= 0) & (ends[:, 1] >= 0), 0.0, np.abs(ends).min(1))
-    return Estimate(
-        quantity="semantic_fluctuation",
-        conditions={"class": str(name)},
-        value=float(np.abs(differences.mean(1)).mean()),
-        low=float(least.mean()),
-        high=float(np.abs(ends).max(1).mean()),
-        n=differences.shape[1],
-        method=f"Gaffke's bounds of {len(differences)} differences together (Bonferroni)",
-        confidence=CONFIDENCE,
-        unit="accuracy",
-        claim=Claim.ESTIMATE,
-        of="mean change of the class's accuracy from checkpoint to checkpoint",
-        better="lower",
-        statistic="whole",
-    )
+    number = (float(np.abs(differences.mean(1)).mean()), float(least.mean()), float(np.abs(ends).max(1).mean()))
+    method = f"Gaffke's bounds of {len(differences)} differences together (Bonferroni)"
+    of, n = "mean change of the class's accuracy from checkpoint to checkpoint", differences.shape[1]
+    found = estimate_of("semantic_fluctuation", number, n, method, "accuracy", of, "lower", {"class": str(name)})
+    return found.model_copy(update={"confidence": CONFIDENCE, "statistic": "whole"})
 
 
 def sphere_warnings(population: Population, sphere: Sphere, looked_at: int) -> tuple[str, ...]:

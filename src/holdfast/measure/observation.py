@@ -1,24 +1,30 @@
 """Observations, the expensive half of a measurement: what is computed for each sample, anywhere.
 
-Also here, shared by conclusions: curves over radii, names of metrics in print, warnings about a population.
+Also here, shared by conclusions: records of numbers, curves and findings, names in print, warnings about a population.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.balls import read_ball
 from holdfast.core.discovery import OldName, OldNames
 from holdfast.core.divergences import Cosine, Divergence
+from holdfast.core.encoder import Domain, Pixels
+from holdfast.core.noise import Noise
+from holdfast.core.pictures import row
 from holdfast.core.points.moments import moments
-from holdfast.core.records import Curve, Estimate, Findings, Series, Warned
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Picture, Series, Verdict, Warned
 from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.summaries import Better
 from holdfast.measure.population import Fit, LooksAt, Population, whitenings
 
 
@@ -52,7 +58,8 @@ class Observation(ABC, OldNames):
 
     def rows(self, population: Population) -> list[int]:
         """Return which samples are looked at; by default ``samples`` images, chosen at random."""
-        return population.choose(vars(self)["samples"])
+        shared = [vars(value) for value in vars(self).values() if isinstance(value, SharedSettings)]
+        return population.choose(ChainMap(vars(self), *shared)["samples"])
 
     @abstractmethod
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
@@ -160,17 +167,151 @@ def radius_curves(estimates: Sequence[Estimate]) -> tuple[Curve, ...]:
 
 def radius_curve(quantity: str, conditions: Mapping[str, str], points: Sequence[tuple[float, Estimate]]) -> Curve:
     """Return the curve of estimates at some radii; ``conditions`` name the norm as their ball."""
-    points = sorted(points, key=lambda point: point[0])
-    return Curve(
+    radii, estimates = zip(*sorted(points, key=lambda point: point[0]), strict=True)
+    return curve_of(quantity, conditions, f"{conditions['ball']} radius", quantity.replace("_", " "), radii, estimates)
+
+
+def curve_of(
+    quantity: str,
+    conditions: Mapping[str, str],
+    x_label: str,
+    y_label: str,
+    x: Sequence[int | float],
+    estimates: Sequence[Estimate],
+) -> Curve:
+    """Curve through estimates, with their intervals for a band.
+
+    Args:
+        quantity: Name of the metric.
+        conditions: Conditions of the measurement, by name.
+        x_label: Label of the horizontal axis.
+        y_label: Label of the vertical axis.
+        x: Horizontal coordinates, one per estimate.
+        estimates: Numbers at these coordinates.
+    """
+    line = line_of(quantity, conditions, x_label, y_label, x, [estimate.value for estimate in estimates])
+    low, high = (tuple(getattr(estimate, end) for estimate in estimates) for end in ("low", "high"))
+    return line.model_copy(update={"low": low, "high": high})
+
+
+def line_of(
+    quantity: str,
+    conditions: Mapping[str, str],
+    x_label: str,
+    y_label: str,
+    x: Any,
+    y: Any,
+    reference: Any = (),
+    shaded: bool = False,
+) -> Curve:
+    """Curve without a band.
+
+    Args:
+        quantity: Name of the metric.
+        conditions: Conditions of the measurement, by name.
+        x_label: Label of the horizontal axis.
+        y_label: Label of the vertical axis.
+        x: Horizontal coordinates: numbers, or an array of shape (n,).
+        y: Vertical coordinates, as many.
+        reference: Values of the best possible encoder, as many, where they are known.
+        shaded: True if the area under the curve is a metric.
+    """
+    x, y, reference = (tuple(each.tolist() if hasattr(each, "tolist") else each) for each in (x, y, reference))
+    names = {"quantity": quantity, "conditions": dict(conditions), "x_label": x_label, "y_label": y_label}
+    return Curve.model_validate({**names, "x": x, "y": y, "reference": reference, "shaded": shaded})
+
+
+def estimate_of(
+    quantity: str,
+    number: tuple[float, float, float],
+    n: int,
+    method: str,
+    unit: str,
+    of: str,
+    better: Better,
+    conditions: Conditions | None = None,
+    claim: Claim = Claim.ESTIMATE,
+    **more: Any,
+) -> Estimate:
+    """Number that is no summary of a series.
+
+    Args:
+        quantity: Name of the metric.
+        number: Value, and both ends of its interval.
+        n: Samples that the number is about.
+        method: Method of the interval.
+        unit: Unit of the value.
+        of: Quantity that the value bounds or estimates.
+        better: Whether ``lower`` or ``higher`` values are better, or ``neither``.
+        conditions: Conditions of the measurement, by name.
+        claim: Bound type of the value.
+        more: Other fields of the estimate.
+    """
+    value, low, high = number
+    return Estimate(
         quantity=quantity,
-        conditions=dict(conditions),
-        x_label=f"{conditions['ball']} radius",
-        y_label=quantity.replace("_", " "),
-        x=tuple(radius for radius, _ in points),
-        y=tuple(estimate.value for _, estimate in points),
-        low=tuple(estimate.low for _, estimate in points),
-        high=tuple(estimate.high for _, estimate in points),
+        conditions=conditions or {},
+        value=value,
+        low=low,
+        high=high,
+        n=n,
+        method=method,
+        unit=unit,
+        claim=claim,
+        of=of,
+        better=better,
+        **more,
     )
+
+
+def findings_of(
+    population: Population,
+    rows: Sequence[int],
+    series: Iterable[Series],
+    estimates: Iterable[Estimate],
+    warnings: Iterable[str] = (),
+    curves: Iterable[Curve] = (),
+    verdicts: Iterable[Verdict] = (),
+) -> Findings:
+    """Findings about the images at ``rows``.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        rows: Rows of the population that every series runs over.
+        series: Values per image.
+        estimates: Numbers about the population, with intervals.
+        warnings: Sentences to read beside the numbers.
+        curves: Metrics as functions of another quantity.
+        verdicts: Answers to yes-or-no questions.
+    """
+    return Findings(
+        ids=tuple(population.images.ids[row] for row in rows),
+        series=tuple(series),
+        estimates=tuple(estimates),
+        curves=tuple(curves),
+        verdicts=tuple(verdicts),
+        warnings=tuple(warnings),
+    )
+
+
+def to_transform(population: Population, rows: Sequence[int]) -> tuple[Pixels, Noise]:
+    """Images at ``rows`` as transforms take them, with the noise of each."""
+    # Interpolation and Fourier transforms want more digits than half precision has.
+    run, precise = population.run, torch.promote_types(population.run.dtype, torch.float32)
+    pixels = population.images.pixels(rows, run.device, precise, population.encoder.domain)
+    return pixels, run.noise([population.images.ids[row] for row in rows])
+
+
+def pictures_of(captions: Sequence[str], parts: Mapping[str, Pixels], domain: Domain) -> tuple[Picture, ...]:
+    """One row of pictures per caption: that image of each part, as far as images can be drawn.
+
+    Args:
+        captions: One caption per image.
+        parts: Images by label, as many as captions.
+        domain: Shape and range of the images.
+    """
+    rows = (row(text, {label: images[k] for label, images in parts.items()}, domain) for k, text in enumerate(captions))
+    return tuple(filter(None, rows))
 
 
 Named = TypeVar("Named", Series, Estimate, Curve)

@@ -18,9 +18,10 @@ from torch import Tensor
 from holdfast.core.discovery import named_classes
 from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.errors import HoldfastError
-from holdfast.core.records import Claim, Estimate
+from holdfast.core.records import Estimate
 from holdfast.core.settings import TextSettings, read
 from holdfast.core.statistics.intervals import share_interval
+from holdfast.measure.observation import estimate_of
 from holdfast.measure.population import Fit, Population, represent
 
 # What every probe is: settings that learn from a labelled bank, and what they learn: a score of each class.
@@ -141,19 +142,8 @@ NAMED = 5
 def chance_estimate(population: Population, rows: Sequence[int]) -> Estimate:
     """Accuracy of always answering the most common class of the measured images."""
     most, n = int(population.labels[list(rows)].unique(return_counts=True)[1].max()), len(rows)
-    low, high = share_interval(most, n)
-    return Estimate(
-        quantity="chance_accuracy",
-        value=most / n,
-        low=low,
-        high=high,
-        n=n,
-        method="mid-P",
-        unit="fraction of samples",
-        claim=Claim.ESTIMATE,
-        of="accuracy of the most common class as the only answer",
-        better="neither",
-    )
+    number, of = (most / n, *share_interval(most, n)), "accuracy of the most common class as the only answer"
+    return estimate_of("chance_accuracy", number, n, "mid-P", "fraction of samples", of, "neither")
 
 
 def accuracy_warnings(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -27,8 +27,8 @@ from holdfast.probes.linear import (
     Headed,
     Linear,
     LinearScores,
-    batches,
     check_recipe,
+    descend,
     head,
     linear_scores,
     logistic_regression,
@@ -90,14 +90,12 @@ class RobustProbe(Headed):
         def logits(codes: Codes) -> Float[Tensor, "b c"]:
             return functional.linear(standardised(codes), head.weight.detach(), head.bias.detach())
 
-        for epoch in range(self.epochs):
-            for batch in batches(order, epoch, self.batch):
-                objective, noise = cross_entropy(logits, places[batch]), order[batch].fork(epoch)
-                moved = attack(bank.encoder, bank.pixels(batch.tolist()), objective, self.ball, noise)
-                optimiser.zero_grad()
-                functional.cross_entropy(head(standardised(bank.encode(moved))), places[batch]).backward()
-                optimiser.step()
-            schedule.step()
+        def loss(epoch: int, batch: Int[Tensor, "b"]) -> Tensor:
+            objective, noise = cross_entropy(logits, places[batch]), order[batch].fork(epoch)
+            moved = attack(bank.encoder, bank.pixels(batch.tolist()), objective, self.ball, noise)
+            return functional.cross_entropy(head(standardised(bank.encode(moved))), places[batch])
+
+        descend(optimiser, schedule, order, self.epochs, self.batch, loss)
         weight = head.weight.data / spread
         return {"weight": weight, "bias": head.bias.data - weight @ centre, "classes": plain["classes"]}
 
@@ -190,12 +188,8 @@ class SynBenchRobustProbe(Probe):
                 f"; {self.samples} synthetic samples for {features} features are too few to trust it, {PER_FEATURE} a "
                 "feature or more are needed (samples)"
             )
-        return linear_scores(
-            population.encoder,
-            learned,
-            population.run.device,
-            f"{self}: SynBench suggests a budget of {radius:g} for {population.encoder.name}, so {taught}{few}",
-        )
+        caution = f"{self}: SynBench suggests a budget of {radius:g} for {population.encoder.name}, so {taught}{few}"
+        return linear_scores(population.encoder, learned, population.run.device, caution)
 
     def _at(self, budget: float) -> Probe:
         """Return the probe that learns at this radius."""

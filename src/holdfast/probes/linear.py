@@ -204,20 +204,46 @@ def descended(copies: Sequence[Codes], labels: Int[Tensor, "n"], recipe: Recipe,
         ``weight``, ``bias`` and ``classes``.
     """
     classes, places = labels.unique(return_inverse=True)
-    codes = copies[0]
+    head = zero_head(copies[0], classes)
+    optimiser = recipe.optimiser([*head.parameters()])
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, [*recipe.drops], gamma=0.1)
+
+    def loss(epoch: int, batch: Int[Tensor, "b"]) -> Tensor:
+        return nn.functional.cross_entropy(head(copies[epoch % len(copies)][batch]), places[batch])
+
+    descend(optimiser, schedule, noise, recipe.epochs, recipe.batch, loss)
+    return learned_head(head, classes)
+
+
+def zero_head(codes: Codes, classes: Int[Tensor, "c"]) -> nn.Linear:
+    """Linear head from ``codes`` to ``classes`` that gives 0."""
     head = nn.Linear(codes.shape[1], len(classes), dtype=codes.dtype, device=codes.device)
     for weight in head.parameters():
         nn.init.zeros_(weight)  # the problem is convex: no start is better, and this one needs no draw
-    optimiser = recipe.optimiser([*head.parameters()])
-    schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, [*recipe.drops], gamma=0.1)
-    for epoch in range(recipe.epochs):
-        codes = copies[epoch % len(copies)]
-        for batch in batches(noise, epoch, recipe.batch):
+    return head
+
+
+def learned_head(head: nn.Linear, classes: Int[Tensor, "c"]) -> Observed:
+    """What a probe keeps of its head."""
+    return {"weight": head.weight.data.double(), "bias": head.bias.data.double(), "classes": classes}
+
+
+def descend(
+    optimiser: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    order: Noise,
+    epochs: int,
+    size: int,
+    loss: Callable[[int, Int[Tensor, "b"]], Tensor],
+) -> None:
+    """Train on batches of ``size`` by their ``loss``, which takes the epoch and the rows of a batch."""
+    for epoch in range(epochs):
+        for batch in batches(order, epoch, size):
+            value = loss(epoch, batch)
             optimiser.zero_grad()
-            nn.functional.cross_entropy(head(codes[batch]), places[batch]).backward()
+            value.backward()
             optimiser.step()
         schedule.step()
-    return {"weight": head.weight.data.double(), "bias": head.bias.data.double(), "classes": classes}
 
 
 def batches(noise: Noise, epoch: int, size: int) -> tuple[Int[Tensor, "b"], ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from holdfast.attacks.base import GRADIENT
@@ -22,10 +23,11 @@ from holdfast.measure.population import Population, represent
 from holdfast.probes.base import Probe, taught
 from holdfast.probes.linear import (
     LinearScores,
-    batches,
     check_recipe,
     copy_codes,
+    descend,
     head,
+    learned_head,
     linear_scores,
     logistic_regression,
 )
@@ -81,20 +83,18 @@ class FineTuned(Probe):
         optimiser = OPTIMISERS[self.optimiser]([*module.parameters(), *head.parameters()])
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.epochs)
         order = bank.run.noise(bank.images.ids).fork(self.name)
-        for epoch in range(self.epochs):
-            for batch in batches(order, epoch, self.batch):
-                optimiser.zero_grad()
-                codes = module(bank.pixels(batch.tolist()))
-                if not codes.requires_grad:
-                    raise HoldfastError(
-                        f"{bank.encoder.name} has no weights that gradients reach, so there is nothing to tune; leave "
-                        f"{self} out"
-                    )
-                nn.functional.cross_entropy(head(codes.to(bank.codes.dtype)), places[batch]).backward()
-                optimiser.step()
-            schedule.step()
-        tensors = {"weight": head.weight.data.double(), "bias": head.bias.data.double(), "classes": plain["classes"]}
-        return with_weights(tensors, module)
+
+        def loss(epoch: int, batch: Int[Tensor, "b"]) -> Tensor:
+            codes = module(bank.pixels(batch.tolist()))
+            if not codes.requires_grad:
+                raise HoldfastError(
+                    f"{bank.encoder.name} has no weights that gradients reach, so there is nothing to tune; leave "
+                    f"{self} out"
+                )
+            return nn.functional.cross_entropy(head(codes.to(bank.codes.dtype)), places[batch])
+
+        descend(optimiser, schedule, order, self.epochs, self.batch, loss)
+        return with_weights(learned_head(head, plain["classes"]), module)
 
     def restore(self, population: Population, learned: Observed) -> LinearScores:
         return restored(population, learned, str(self))
@@ -180,9 +180,5 @@ class LowPassProbe(Probe):
                 f"{self} filters images in [0, 1], and {encoder.name} takes {encoder.domain.shape} in "
                 f"[{encoder.domain.low:g}, {encoder.domain.high:g}]; leave the probe out"
             )
-        return Encoder(
-            Behind(encoder.module, self.radius),
-            f"{encoder.name} behind {self}",
-            encoder.domain,
-            caution=encoder.caution,
-        )
+        module, name = Behind(encoder.module, self.radius), f"{encoder.name} behind {self}"
+        return Encoder(module, name, encoder.domain, caution=encoder.caution)

@@ -75,12 +75,7 @@ class AttackedAnswers(Observation):
         return forwards_together(self.attacks) + len(self.attacks)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        probe, answers = population.learned(self.probe), list[Observed]()
-        for pixels in self.pixels(population, rows):
-            with torch.no_grad():
-                codes = probe.encoder.forward(pixels)
-            answers.append(answered(probe, codes, population.labels[list(rows)]))
-        return joined(answers)
+        return joined([answers_to(self.probe, population, rows, pixels) for pixels in self.pixels(population, rows)])
 
     def of_attack(self, attack: Attack, observed: Observed) -> Observed:
         """Rank and margin after one attack."""
@@ -120,20 +115,14 @@ class TransferredAnswers(Observation):
         return forwards_together(self.attacks) + len(self.attacks) * len(self.probes)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        return joined([self._answers(population, rows, pixels) for pixels in self.pixels(population, rows)])
+        moved = self.pixels(population, rows)
+        return joined(
+            [joined([answers_to(probe, population, rows, pixels) for probe in self.probes]) for pixels in moved]
+        )
 
     def of_attack(self, attack: Attack, probe: Probe, observed: Observed) -> Observed:
         """Rank and margin of one probe after one attack."""
         return entries(entries(observed, self.attacks.index(attack)), self.probes.index(probe))
-
-    def _answers(self, population: Population, rows: Sequence[int], pixels: Pixels) -> Observed:
-        """Return what each of the probes says of ``pixels``."""
-        answers = list[Observed]()
-        for probe in map(population.learned, self.probes):
-            with torch.no_grad():
-                codes = probe.encoder.forward(pixels)
-            answers.append(answered(probe, codes, population.labels[list(rows)]))
-        return joined(answers)
 
     def pixels(self, population: Population, rows: Sequence[int]) -> list[Pixels]:
         """Images at ``rows`` after each of the attacks."""
@@ -147,6 +136,13 @@ class TransferredAnswers(Observation):
 def label_free(attacks: Sequence[Attack]) -> tuple[Attack, ...]:
     """Those of ``attacks`` that can aim at an embedding, because they look at no classes."""
     return tuple(attack for attack in attacks if not attack.needs_classes)
+
+
+def answers_to(probe: Probe, population: Population, rows: Sequence[int], pixels: Pixels) -> Observed:
+    """Rank and margin of each image after a change."""
+    fitted = population.learned(probe)
+    with torch.no_grad():
+        return answered(fitted, fitted.encoder.forward(pixels), population.labels[list(rows)])
 
 
 def answered(probe: FittedProbe, codes: Codes, labels: Tensor) -> Observed:

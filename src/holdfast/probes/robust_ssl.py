@@ -20,7 +20,7 @@ from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from holdfast.attacks.base import GRADIENT
@@ -34,7 +34,7 @@ from holdfast.core.noise import Noise
 from holdfast.core.run_settings import Observed
 from holdfast.measure.population import Population
 from holdfast.probes.base import Probe, taught
-from holdfast.probes.linear import LinearScores, batches
+from holdfast.probes.linear import LinearScores, descend, learned_head, zero_head
 from holdfast.probes.own_encoder import restored, with_weights
 
 TRADES = 6.0
@@ -74,21 +74,17 @@ class RobustSSL(Probe):
         if self.whole:
             module = copied(encoder.module).requires_grad_(True)
             encoder = Encoder(module, f"{encoder.name}, {self}", encoder.domain)
-        head = nn.Linear(bank.codes.shape[1], len(classes), dtype=bank.codes.dtype, device=bank.codes.device)
-        nn.init.zeros_(head.weight)
-        nn.init.zeros_(head.bias)
+        head = zero_head(bank.codes, classes)
         weights = [*head.parameters(), *(encoder.module.parameters() if self.whole else ())]
         optimiser = torch.optim.SGD(weights, lr=self.rate, momentum=0.9, weight_decay=2e-4)
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, [*self.drops], gamma=0.1)
         order = bank.run.noise(bank.images.ids).fork(self.name)
-        for epoch in range(self.epochs):
-            for batch in batches(order, epoch, self.batch):
-                optimiser.zero_grad()
-                pixels, noise = bank.pixels(batch.tolist()), order[batch].fork(epoch)
-                self.loss(encoder, head, pixels, places[batch], noise).backward()
-                optimiser.step()
-            schedule.step()
-        tensors = {"weight": head.weight.data.double(), "bias": head.bias.data.double(), "classes": classes}
+
+        def loss(epoch: int, batch: Int[Tensor, "b"]) -> Tensor:
+            return self.loss(encoder, head, bank.pixels(batch.tolist()), places[batch], order[batch].fork(epoch))
+
+        descend(optimiser, schedule, order, self.epochs, self.batch, loss)
+        tensors = learned_head(head, classes)
         return with_weights(tensors, encoder.module) if self.whole else tensors
 
     def restore(self, population: Population, learned: Observed) -> LinearScores:

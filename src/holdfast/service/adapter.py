@@ -16,17 +16,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from holdfast.core.errors import HoldfastError, check_not_blank
-from holdfast.core.files import write_whole
-from holdfast.service.canary_file import Text, parsed, read
+from holdfast.service.canary_file import Size, Text, check_finite, parsed, read, written
 
 KINDS = ("orthogonal", "low-rank", "residual")
 FOLDS = 5
@@ -38,7 +37,6 @@ HIDDEN = 512
 """Random features of the residual map, at most; no more than a quarter of the images."""
 TENSORS = ("shift", "left", "right", "offset")
 RESIDUAL = ("hidden", "bias", "out")
-Size = Annotated[int, Field(gt=0, le=100_000)]
 
 
 class Header(BaseModel):
@@ -114,14 +112,8 @@ class Adapter:
 
     def save(self, path: str | Path) -> Path:
         """Write the map to ``path``, a safetensors file, and return the path."""
-        from safetensors.numpy import save
-
         arrays = {name: values.numpy() for name, values in self.module.state_dict().items()}
-        try:
-            write_whole(Path(path), save(arrays, {"adapter": self.header.model_dump_json()}))
-        except OSError as error:
-            raise HoldfastError(f"cannot write {path}: {error.strerror or error}; name another file") from error
-        return Path(path)
+        return written(path, arrays, "adapter", self.header)
 
 
 def load_adapter(path: str | Path) -> Adapter:
@@ -143,8 +135,7 @@ def _check(header: Header, arrays: dict[str, np.ndarray]) -> None:
     names = (*TENSORS, *(RESIDUAL if header.kind == "residual" else ()))
     if set(arrays) != set(names):
         raise ValueError("it holds other arrays than its kind of map has")
-    if any(values.dtype != np.float32 or not np.isfinite(values).all() for values in arrays.values()):
-        raise ValueError("its arrays are not finite float32")
+    check_finite(arrays)
     shapes = {name: arrays[name].shape for name in names}
     rank, width = shapes["left"][-1:], shapes["offset"]
     expected = {"shift": (header.width,), "left": (header.width, *rank), "right": (*rank, *width), "offset": width}
@@ -199,13 +190,9 @@ def _low_rank(x: Float[Tensor, "n d"], y: Float[Tensor, "n e"]) -> dict[str, Ten
     full = min(x.shape[1], y.shape[1])
     penalty = best(PENALTIES, x, y, lambda value, a, b: ridge(a, b, value))
     ranks = [rank for rank in RANKS if rank < full]
-    rank = best([*ranks, full], x, y, lambda value, a, b: _product(reduced(a, b, penalty, value)))
+    rank = best([*ranks, full], x, y, lambda value, a, b: torch.mm(*reduced(a, b, penalty, value)))
     left, right = reduced(x, y, penalty, rank)
     return {"left": left, "right": right}
-
-
-def _product(factors: tuple[Tensor, Tensor]) -> Tensor:
-    return factors[0] @ factors[1]
 
 
 def _residual(x: Float[Tensor, "n d"], left: Float[Tensor, "n e"], seed: int) -> dict[str, Tensor]:

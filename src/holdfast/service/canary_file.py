@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from holdfast.core.errors import HoldfastError, OutOfRange, Unreadable
+from holdfast.core.files import write_whole
 
 LARGEST = 1 << 28
 """Bytes of the largest file that is read or written."""
@@ -105,6 +106,27 @@ def from_bytes(name: str, content: bytes) -> tuple[Header, dict[str, np.ndarray]
     """
     fix = "copy the file again, or make a new one with holdfast canary make"
     return parsed(name, content, "canary", Header, _check, fix)
+
+
+def written(path: str | Path, arrays: dict[str, np.ndarray], kind: str, header: BaseModel) -> Path:
+    """Write arrays with the header of a file of this kind.
+
+    Raises:
+        HoldfastError: It cannot be written.
+    """
+    from safetensors.numpy import save
+
+    try:
+        write_whole(Path(path), save(arrays, {kind: header.model_dump_json()}))
+    except OSError as error:
+        raise HoldfastError(f"cannot write {path}: {error.strerror or error}; name another file") from error
+    return Path(path)
+
+
+def check_finite(arrays: dict[str, np.ndarray]) -> None:
+    """Check that all arrays are finite numbers of float32."""
+    if any(values.dtype != np.float32 or not np.isfinite(values).all() for values in arrays.values()):
+        raise ValueError("its arrays are not finite float32")
 
 
 def parsed(

@@ -20,6 +20,7 @@ from holdfast.core.records import Claim, Conditions, Curve, Estimate, Resolution
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.intervals import share_interval
 from holdfast.core.statistics.summaries import series_of, summarise
+from holdfast.measure.observation import estimate_of, line_of
 from holdfast.measure.population import Fit, LooksAt, Population
 from holdfast.service import energy as classifier
 from holdfast.service.conformal import (
@@ -56,31 +57,16 @@ def by_energy(result: Energies, whole: Linearised, sets: TwoSets) -> tuple[Estim
         sets: Both sets of embeddings.
     """
     others, clusters = result.statistics[1:], sets.clusters
-    chance, as_large = p_value(result.statistics)
     spread, value = result.spread or nan, whole.value
     # What points add one by one is nothing where both distributions are equal; what pairs of them add, assignments show.
     reach = hypot(NORMAL * whole.deviation(clusters), float((others - others.mean()).abs().quantile(0.95)))
-    distance = Estimate(
-        quantity="energy_distance",
-        value=value / spread,
-        low=max(0.0, value - reach) / spread if value > 0 else value / spread,
-        high=(value + reach) / spread,
-        n=len(clusters),
-        method="normal, of each image's part, and the distance of random assignments; added in squares",
-        unit="mean distance of images",
-        claim=Claim.ESTIMATE,
-        of="energy distance of both distributions of embeddings",
-        better="lower",
-        statistic="whole",
-        reason=None if result.spread else "all embeddings are one point",
-    )
-    return distance, _chance(
-        "energy_p_value",
-        as_large,
-        len(clusters),
-        chance,
-        Resolution(tests=1, draws=len(others), by_images=sets.smallest_p_values[0]),
-    )
+    low = max(0.0, value - reach) if value > 0 else value
+    number, n, unit = (value / spread, low / spread, (value + reach) / spread), len(clusters), "mean distance of images"
+    method = "normal, of each image's part, and the distance of random assignments; added in squares"
+    of, why = "energy distance of both distributions of embeddings", "all embeddings are one point"
+    reason = None if result.spread else why
+    distance = estimate_of("energy_distance", number, n, method, unit, of, "lower", statistic="whole", reason=reason)
+    return distance, _chance("energy_p_value", result.statistics, n, sets.smallest_p_values[0])
 
 
 def decided(chances: Sequence[Estimate]) -> Estimate:
@@ -120,28 +106,11 @@ def by_classifier(
         scores: Score of each image that the classifier did not learn from, shape (q,).
         statistics: Statistic under each assignment, the true one first, shape (r,).
     """
-    area = classifier.area(scores, sets.first[~sets.learning].numpy())
-    chance, as_large = p_value(statistics)
-    estimate = Estimate(
-        quantity="classifier_area",
-        value=area.value,
-        low=area.low,
-        high=area.high,
-        n=len(scores),
-        method="Gaffke's bounds of each set's shares; added in squares",
-        unit="fraction of pairs",
-        claim=Claim.ESTIMATE,
-        of="pairs of one image of each set that a linear classifier orders right; 0.5 is chance",
-        better="lower",
-        statistic="whole",
-    )
-    return estimate, _chance(
-        "classifier_p_value",
-        as_large,
-        len(scores),
-        chance,
-        Resolution(tests=1, draws=len(statistics) - 1, by_images=sets.smallest_p_values[1]),
-    )
+    area, n = classifier.area(scores, sets.first[~sets.learning].numpy()), len(scores)
+    method, unit = "Gaffke's bounds of each set's shares; added in squares", "fraction of pairs"
+    of = "pairs of one image of each set that a linear classifier orders right; 0.5 is chance"
+    estimate = estimate_of("classifier_area", area, n, method, unit, of, "lower", statistic="whole")
+    return estimate, _chance("classifier_p_value", statistics, n, sets.smallest_p_values[1])
 
 
 def by_direction(sets: TwoSets, weights: Weights, count: int) -> tuple[Estimate, ...]:
@@ -156,53 +125,38 @@ def by_direction(sets: TwoSets, weights: Weights, count: int) -> tuple[Estimate,
     gaps = [largest_gaps(values.float(), weights) for values in coordinates.T]
     chances, estimates = holm([p_value(statistics)[0] for statistics in gaps]), list[Estimate]()
     resolution = Resolution(tests=len(gaps), draws=weights.shape[1] - 1, by_images=sets.smallest_p_values[0])
-    sizes = len(sets.before), len(sets.after)
-    slack = sum(sqrt(log(4 / 0.05) / (2 * size)) for size in sizes)
+    slack = sum(sqrt(log(4 / 0.05) / (2 * size)) for size in (len(sets.before), len(sets.after)))
+    n, unit, corrected = len(sets.points), "fraction of images", "permutation test, corrected after Holm; no interval"
+    band = "Dvoretzky, Kiefer and Wolfowitz's band of each distribution function; the direction as it is"
     for k, (statistics, chance, share) in enumerate(zip(gaps, chances, shares.tolist(), strict=False)):
-        conditions = {"direction": str(k + 1)}
-        gap = float(statistics[0])
-        dressed = Estimate(
-            quantity="direction_gap",
-            conditions=conditions,
-            value=gap,
-            low=max(0.0, gap - slack),
-            high=min(1.0, gap + slack),
-            n=len(sets.points),
-            method="Dvoretzky, Kiefer and Wolfowitz's band of each distribution function; the direction as it is",
-            unit="fraction of images",
-            claim=Claim.ESTIMATE,
-            of=f"largest difference of both distribution functions along a direction with {share:.0%} of the variance",
-            better="lower",
-            statistic="whole",
-        )
-        adjusted = _bare("direction_p_value", conditions, chance, "permutation test, corrected after Holm; no interval")
-        estimates += [dressed, adjusted.model_copy(update={"n": len(sets.points), "resolution": resolution})]
+        case, gap = {"direction": str(k + 1)}, float(statistics[0])
+        number = (gap, max(0.0, gap - slack), min(1.0, gap + slack))
+        of = f"largest difference of both distribution functions along a direction with {share:.0%} of the variance"
+        dressed = estimate_of("direction_gap", number, n, band, unit, of, "lower", case, statistic="whole")
+        estimates += [dressed, _probability("direction_p_value", (chance, nan, nan), n, corrected, resolution, case)]
     return tuple(estimates)
 
 
-def _chance(quantity: str, as_large: int, n: int, value: float, resolution: Resolution) -> Estimate:
+def _chance(quantity: str, statistics: Float[Tensor, "r"], n: int, by_images: float) -> Estimate:
     """Return a p-value, with the interval of what it would be with all permutations."""
+    value, as_large = p_value(statistics)
+    resolution = Resolution(tests=1, draws=len(statistics) - 1, by_images=by_images)
     low, high = share_interval(as_large, resolution.draws)
     method = f"{as_large} of {resolution.draws} random assignments are as far apart; interval of that share"
-    ends = {"low": min(low, value), "high": max(high, value)}
-    return _bare(quantity, {}, value, method).model_copy(update={**ends, "n": n, "resolution": resolution})
+    return _probability(quantity, (value, min(low, value), max(high, value)), n, method, resolution)
 
 
-def _bare(quantity: str, conditions: Conditions, value: float, method: str) -> Estimate:
-    return Estimate(
-        quantity=quantity,
-        conditions=conditions,
-        value=value,
-        low=nan,
-        high=nan,
-        n=0,
-        method=method,
-        unit="probability",
-        claim=Claim.ESTIMATE,
-        of="chance of a difference as large if both sets came from one distribution",
-        better="higher",
-        statistic="whole",
-    )
+def _probability(
+    quantity: str,
+    number: tuple[float, float, float],
+    n: int,
+    method: str,
+    resolution: Resolution,
+    case: Conditions | None = None,
+) -> Estimate:
+    of, unit = "chance of a difference as large if both sets came from one distribution", "probability"
+    found = estimate_of(quantity, number, n, method, unit, of, "higher", case, statistic="whole")
+    return found.model_copy(update={"resolution": resolution})
 
 
 LARGEST = 700.0
@@ -222,39 +176,21 @@ def beyond_support(
     scores, reference = _scores(sets)
     chances = conformal_p_values(scores, reference)
     new = discovered(chances, rate)
-    distance = series_of(
-        "support_distance", {}, torch.from_numpy(scores / (np.median(reference) or nan)),
-        "median distance of images before", Claim.ESTIMATE, "distance to the nearest image before",
-        "all images before have one embedding",
-    )  # fmt: skip
-    usual = series_of(
-        "novelty_p_value", {}, torch.from_numpy(chances), "probability", Claim.ESTIMATE,
-        "chance that an image like those before is as far from them", "",
-    )  # fmt: skip
-    new_images = series_of(
-        "new_image", {}, torch.from_numpy(new).double(), "yes or no", Claim.ESTIMATE,
-        f"images declared new, of which at most {rate:.0%} falsely in expectation", "",
-    )  # fmt: skip
+    unit, of = "median distance of images before", "distance to the nearest image before"
+    far, why = scores / (np.median(reference) or nan), "all images before have one embedding"
+    distance = series_of("support_distance", {}, far, unit, Claim.ESTIMATE, of, why)
+    of = "chance that an image like those before is as far from them"
+    usual = series_of("novelty_p_value", {}, chances, "probability", Claim.ESTIMATE, of, "")
+    of = f"images declared new, of which at most {rate:.0%} falsely in expectation"
+    new_images = series_of("new_image", {}, new, "yes or no", Claim.ESTIMATE, of, "")
     fewest = ceil(1 / alpha) - 1
     enough = len(reference) >= fewest
-    value, low, high = share_beyond(scores, reference, alpha) if enough else (nan, nan, nan)
-    outside = Estimate(
-        quantity="outside_share",
-        value=value,
-        low=low,
-        high=high,
-        n=len(scores),
-        method=f"fraction of images, and the quantile of {len(reference)} images before; added in squares",
-        unit="fraction of samples",
-        claim=Claim.ESTIMATE,
-        of=f"images farther from those before than all but {alpha:.0%} of these are",
-        better="lower",
-        series="novelty_p_value",
-        statistic="whole",
-        reason=None
-        if enough
-        else f"{len(reference)} images before say how far usual ones are, and {fewest} are needed",
-    )
+    number = share_beyond(scores, reference, alpha) if enough else (nan, nan, nan)
+    method = f"fraction of images, and the quantile of {len(reference)} images before; added in squares"
+    of, unit = f"images farther from those before than all but {alpha:.0%} of these are", "fraction of samples"
+    found = estimate_of("outside_share", number, len(scores), method, unit, of, "lower", statistic="whole")
+    few = f"{len(reference)} images before say how far usual ones are, and {fewest} are needed"
+    outside = found.model_copy(update={"series": "novelty_p_value", "reason": None if enough else few})
     return (outside, _share_of_new(new_images, len(reference), rate)), (distance, usual, new_images)
 
 
@@ -299,27 +235,13 @@ def sequential(sets: TwoSets, alpha: float, seed: int) -> Bet:
     # The most that so few bets win, each on the most unusual rank there is.
     reachable = float(log_capital(np.zeros(len(path))).max())
     reached = int(np.argmax(path >= threshold)) if largest >= threshold else None
-    evidence = Estimate(
-        quantity="sequential_evidence",
-        value=exp(min(largest, LARGEST)),
-        low=nan,
-        high=nan,
-        n=len(path),
-        method="capital of a test martingale at its highest, images in the order of their names; no interval",
-        unit="times the stake",
-        claim=Claim.ESTIMATE,
-        of="evidence that images have moved away from those before, or towards them",
-        better="lower",
-        statistic="whole",
-        most=exp(min(reachable, LARGEST)),
-    )
-    curve = Curve(
-        quantity="sequential_evidence",
-        x_label="images, in the order of their names",
-        y_label="logarithm to base 10 of the capital",
-        x=tuple(range(1, len(path) + 1)),
-        y=tuple((path / log(10)).tolist()),
-    )
+    number, most = (exp(min(largest, LARGEST)), nan, nan), exp(min(reachable, LARGEST))
+    method = "capital of a test martingale at its highest, images in the order of their names; no interval"
+    of, unit = "evidence that images have moved away from those before, or towards them", "times the stake"
+    found = estimate_of("sequential_evidence", number, len(path), method, unit, of, "lower", statistic="whole")
+    evidence = found.model_copy(update={"most": most})
+    across, up = "images, in the order of their names", "logarithm to base 10 of the capital"
+    curve = line_of("sequential_evidence", {}, across, up, range(1, len(path) + 1), path / log(10))
     status: Literal["refuted", "no violation found", "unknown"] = "no violation found"
     if reached is not None:
         status = "refuted"

@@ -28,9 +28,9 @@ from holdfast.attacks.objectives.simple import Away, Toward
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Cosine
 from holdfast.core.errors import OutOfRange
-from holdfast.core.records import Claim, Estimate
+from holdfast.core.records import Estimate
 from holdfast.core.run_settings import Observed
-from holdfast.measure.observation import Observation
+from holdfast.measure.observation import Observation, estimate_of, to_transform
 from holdfast.measure.population import LooksAt, Population
 from holdfast.service.drift_findings import Compared, Comparison
 from holdfast.service.energy import FEWEST, Linearised, ratio_interval, taken_away
@@ -167,10 +167,7 @@ def edited(population: Population, rows: Sequence[int], edits: Sequence[Transfor
         ``codes``, shape (b, edits, d).
     """
     run, clean = population.run, population.codes[list(rows)].cpu()
-    # Interpolation and Fourier transforms want more digits than half precision has.
-    precise = torch.promote_types(run.dtype, torch.float32)
-    pixels = population.images.pixels(rows, run.device, precise, population.encoder.domain)
-    noise = run.noise([population.images.ids[row] for row in rows])
+    pixels, noise = to_transform(population, rows)
     codes = torch.full((len(rows), len(edits), clean.shape[1]), torch.nan, dtype=clean.dtype)
     for index, edit in enumerate(edits):
         if (moved := changed(edit, pixels, noise)) is not None:
@@ -291,18 +288,8 @@ def _closest(taken: Mapping[str, float], estimates: Sequence[Estimate]) -> dict[
 
 def _estimate(edit: str, share: Share | None, n: int, reason: str | None) -> Estimate:
     value, low, high = share or (nan, nan, nan)
-    return Estimate(
-        quantity="change_explained",
-        conditions={"edit": edit},
-        value=min(value, 1.0),
-        low=min(low, 1.0),
-        high=min(high, 1.0),
-        n=n,
-        method="Fieller's, by the jackknife over images before and after" + (CHANCE if value > 1 else ""),
-        unit="fraction of the change",
-        claim=Claim.ESTIMATE,
-        of="part of the energy distance that this edit of the images before takes away, at its best strength",
-        better="neither",
-        statistic="whole",
-        reason=reason,
-    )
+    number, unit = (min(value, 1.0), min(low, 1.0), min(high, 1.0)), "fraction of the change"
+    method = "Fieller's, by the jackknife over images before and after" + (CHANCE if value > 1 else "")
+    of = "part of the energy distance that this edit of the images before takes away, at its best strength"
+    name, case = "change_explained", {"edit": edit}
+    return estimate_of(name, number, n, method, unit, of, "neither", case, statistic="whole", reason=reason)

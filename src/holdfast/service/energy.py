@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, comb, hypot, inf, sqrt
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -163,8 +164,7 @@ def scores(
     return np.asarray(classifier.decision_function(x[~training]), dtype=np.float64)
 
 
-@dataclass(frozen=True)
-class Area:
+class Area(NamedTuple):
     """The area under the curve, with its interval."""
 
     value: float

@@ -18,10 +18,11 @@ from holdfast.core.divergences import Cosine
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
 from holdfast.core.points.counting import TIE
-from holdfast.core.records import Claim, Conditions, Curve, Estimate, Verdict
+from holdfast.core.records import Conditions, Curve, Estimate, Verdict
 from holdfast.core.settings import number
 from holdfast.core.statistics.groups import GROUPED, numbered
 from holdfast.core.statistics.intervals import share_interval
+from holdfast.measure.observation import estimate_of, line_of
 from holdfast.measure.population import Population
 
 # Pairs of different images: which share of them matches, and how far chance moves that share.
@@ -203,22 +204,13 @@ def _cut(pairs: Pairs, rate: float) -> Cut:
     allowed = int(rate * len(pairs))
     value = float(pairs.distances[allowed - 1]) if allowed else nan
     near, far = pairs.quantile_interval(rate) if allowed else (nan, nan)
-    estimate = Estimate(
-        quantity="threshold",
-        conditions={"rate": number(rate)},
-        value=1 - value,
-        low=max(-1.0, 1 - max(far, value)),
-        high=min(1.0, 1 - min(near, value)),
-        n=int(pairs.sizes.sum()),
-        method=f"similarities at which the rate is not refuted: {METHOD}" if allowed else "undefined",
-        unit="cosine similarity",
-        claim=Claim.ESTIMATE,
-        of="similarity above which no more than this rate of pairs of different images lie",
-        better="neither",
-        statistic="whole",
-        reason=None if allowed else f"a rate of {rate:g} needs at least {round(1 / rate)} pairs of images",
-    )
-    return Cut(rate, value, estimate)
+    ends = (1 - value, max(-1.0, 1 - max(far, value)), min(1.0, 1 - min(near, value)))
+    method = f"similarities at which the rate is not refuted: {METHOD}" if allowed else "undefined"
+    unit, of = "cosine similarity", "similarity above which no more than this rate of pairs of different images lie"
+    n, case = int(pairs.sizes.sum()), {"rate": number(rate)}
+    why = None if allowed else f"a rate of {rate:g} needs at least {round(1 / rate)} pairs of images"
+    threshold = estimate_of("threshold", ends, n, method, unit, of, "neither", case, statistic="whole", reason=why)
+    return Cut(rate, value, threshold)
 
 
 def false_match_rate(cut: Cut, pairs: Pairs) -> Estimate:
@@ -228,21 +220,14 @@ def false_match_rate(cut: Cut, pairs: Pairs) -> Estimate:
         count = pairs.within(cut.distance)
         value = count / len(pairs)
         low, high = pairs.interval(count, cut.rate)
-    return Estimate(
-        quantity="false_match_rate",
-        conditions=cut.conditions,
-        value=value,
-        low=low,
-        high=high,
-        n=int(pairs.sizes.sum()),
-        method=METHOD if value == value else "undefined",
-        unit="fraction of pairs",
-        claim=Claim.ESTIMATE,
-        of="pairs of different images at least as similar as the threshold",
-        better="lower",
-        statistic="whole",
-        reason=cut.estimate.reason,
+    n, method, unit = int(pairs.sizes.sum()), METHOD if value == value else "undefined", "fraction of pairs"
+    of, case, why = (
+        "pairs of different images at least as similar as the threshold",
+        cut.conditions,
+        cut.estimate.reason,
     )
+    name, ends = "false_match_rate", (value, low, high)
+    return estimate_of(name, ends, n, method, unit, of, "lower", case, statistic="whole", reason=why)
 
 
 def supported(cut: Cut, measured: Estimate) -> Verdict:
@@ -273,16 +258,8 @@ def curves(copies: Float[Tensor, "n edits"], pairs: Pairs) -> tuple[Curve, ...]:
     known = copies[~copies.isnan()]
     missed = [float((known * (1 - TIE) > cut).double().mean()) if len(known) else nan for cut in cuts.tolist()]
     matched = [pairs.within(cut) / len(pairs) if len(pairs) else nan for cut in cuts.tolist()]
-    return tuple(
-        Curve(
-            quantity=quantity,
-            x_label="threshold: cosine similarity",
-            y_label=label,
-            x=tuple(similarities.tolist()),
-            y=tuple(values),
-        )
-        for quantity, label, values in (
-            ("missed_copies", "fraction of everyday copies missed", missed),
-            ("false_match_rate", "fraction of pairs of different images that match", matched),
-        )
+    across, matching = "threshold: cosine similarity", "fraction of pairs of different images that match"
+    return (
+        line_of("missed_copies", {}, across, "fraction of everyday copies missed", similarities, missed),
+        line_of("false_match_rate", {}, across, matching, similarities, matched),
     )

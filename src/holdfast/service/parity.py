@@ -17,6 +17,7 @@ from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Question, Series, Verdict
 from holdfast.core.statistics.groups import with_groups
 from holdfast.core.statistics.summaries import Scale, chained_median, over_scale, series_of, summarise
+from holdfast.measure.observation import estimate_of
 from holdfast.service.parity_maps import (
     GROUPS,
     UNSEEN,
@@ -292,18 +293,13 @@ def _moved(pair: Pair, seen: Pair, scale: Scale) -> Iterator[Series]:
     a, b = pair.reference.double(), pair.candidate.double()
     before, after = torch.linalg.vector_norm(a, dim=1), torch.linalg.vector_norm(b, dim=1)
     cosine = ((a * b).sum(1) / (before * after)).clamp(-1, 1)
-    similar = series_of(
-        "cosine", {}, cosine, "cosine", Claim.ESTIMATE, "similarity of the two embeddings", "a zero embedding"
-    )
+    of, why = "similarity of the two embeddings", "a zero embedding"
+    similar = series_of("cosine", {}, cosine, "cosine", Claim.ESTIMATE, of, why)
     yield similar.model_copy(update={"limits": (-1.0, 1.0)})
-    ratio = torch.where(before > 0, after / before, torch.nan)
-    yield series_of(
-        "norm_ratio", {}, ratio, "ratio", Claim.ESTIMATE, "norm of the candidate's embedding", "a zero embedding"
-    )
-    moved = distances(seen.reference, seen.candidate, scale)
-    yield series_of(
-        "distance", {}, moved, "fraction of the clean distance", Claim.ESTIMATE, "how far embeddings moved", ""
-    )
+    ratio, of = torch.where(before > 0, after / before, torch.nan), "norm of the candidate's embedding"
+    yield series_of("norm_ratio", {}, ratio, "ratio", Claim.ESTIMATE, of, why)
+    moved, unit = distances(seen.reference, seen.candidate, scale), "fraction of the clean distance"
+    yield series_of("distance", {}, moved, unit, Claim.ESTIMATE, "how far embeddings moved", "")
     of = "embeddings that moved by rounding alone"
     within = (distances(a, b, pair.scale()) <= ROUNDING).double()
     yield series_of("within_rounding", {}, within, "yes or no", Claim.ESTIMATE, of, "")
@@ -426,26 +422,14 @@ def _in_range(estimate: Estimate, kept: Series) -> Estimate:
 
 def _cka(pair: Pair) -> Estimate:
     chosen = pair.order[:MAPPED]
-    value, low, high = linear_cka(pair.reference, pair.candidate, chosen)
+    number = linear_cka(pair.reference, pair.candidate, chosen)
     reason = None
     if len(chosen) < 2 * GROUPS:
         reason = f"fewer than {2 * GROUPS} images leave it without an interval"
-    elif isnan(low):
+    elif isnan(number[1]):
         reason = "all images but one, or all outside one group of them, have the same embedding up to rounding"
-    return Estimate(
-        quantity="cka",
-        value=value,
-        low=low,
-        high=high,
-        n=len(chosen),
-        method=f"delete-a-group jackknife, {GROUPS} groups",
-        unit="similarity",
-        claim=Claim.ESTIMATE,
-        of="linear CKA without bias",
-        better="higher",
-        statistic="whole",
-        reason=reason,
-    )
+    method, of = f"delete-a-group jackknife, {GROUPS} groups", "linear CKA without bias"
+    return estimate_of("cka", number, len(chosen), method, "similarity", of, "higher", statistic="whole", reason=reason)
 
 
 def _numbers(conclusion: Findings) -> Numbers:

@@ -31,8 +31,7 @@ from holdfast.core.errors import (
     check_no_blanks,
     check_not_blank,
 )
-from holdfast.core.files import write_whole
-from holdfast.service.canary_file import Text, parsed, read
+from holdfast.service.canary_file import Size, Text, check_finite, parsed, read, written
 
 Kind = Literal["centre", "whiten", "combat"]
 KINDS: tuple[Kind, ...] = ("centre", "whiten", "combat")
@@ -45,7 +44,6 @@ FEWEST = 3
 CONVERGED, ROUNDS = 1e-8, 10_000
 """Relative change at which ComBat's iteration ends, and its longest."""
 Values = Float[np.ndarray, "n d"]
-Size = Annotated[int, Field(gt=0, le=100_000)]
 
 
 class Header(BaseModel):
@@ -118,14 +116,8 @@ class SiteMap:
         Raises:
             HoldfastError: The file cannot be written.
         """
-        from safetensors.numpy import save
-
         arrays = {"shift": self.shift, "factor": self.factor, "offset": self.offset}
-        try:
-            write_whole(Path(path), save(arrays, {"site_map": self.header.model_dump_json()}))
-        except OSError as error:
-            raise HoldfastError(f"cannot write {path}: {error.strerror or error}; name another file") from error
-        return Path(path)
+        return written(path, arrays, "site_map", self.header)
 
 
 def fit_site_map(embeddings: object, sites: Sequence[str], kind: str = "combat", unit: bool = False) -> SiteMap:
@@ -265,5 +257,4 @@ def _check(header: Header, arrays: dict[str, np.ndarray]) -> None:
     expected = {"shift": (count, width), "factor": factor, "offset": (width,)}
     if {key: values.shape for key, values in arrays.items()} != expected:
         raise ValueError("its arrays do not fit its header")
-    if any(values.dtype != np.float32 or not np.isfinite(values).all() for values in arrays.values()):
-        raise ValueError("its arrays are not finite float32")
+    check_finite(arrays)

@@ -19,6 +19,7 @@ from holdfast.core.noise import hashed_each
 from holdfast.core.statistics.groups import numbered
 from holdfast.measure.population import Population
 from holdfast.service.energy import Clusters, Weights, assignments, smallest_p_value
+from holdfast.service.false_matches import groups_of
 
 TESTS = 2
 """Tests that decide together: the energy distance and the classifier."""
@@ -121,7 +122,7 @@ def two_sets(population: Population, divergence: Divergence) -> TwoSets:
         HoldfastError: A set is too small, or the divergence has no such points.
     """
     bank, divergence = population.bank, population.fitted(divergence)
-    names = [_groups(each) for each in (bank, population)]
+    names = [groups_of(each) for each in (bank, population)]
     for side, each, groups in zip(("before", "after"), (bank, population), names, strict=True):
         if (count := len(set(groups))) < LEAST:
             kind = "images" if each.images.groups is None else "groups of images"
@@ -187,11 +188,6 @@ def placed(codes: Codes, divergence: Divergence) -> Codes:
     if (codes.isfinite().all(1) & ~points.isfinite().all(1)).any():
         raise HoldfastError(f"an embedding is zero, which {divergence} gives no direction; use l2")
     return points
-
-
-def _groups(population: Population) -> list[str]:
-    images = population.images
-    return list(images.ids if images.groups is None else map(str, images.groups))
 
 
 def without_endings(names: Sequence[str]) -> list[str]:

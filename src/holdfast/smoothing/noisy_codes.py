@@ -21,7 +21,7 @@ from torch import Tensor
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.objectives.simple import Away
-from holdfast.core.balls import L2
+from holdfast.core.balls import L2, Ball
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.errors import HoldfastError
@@ -66,9 +66,6 @@ class NoisyCodes(Observation):
 
     def fits(self) -> tuple[Fit[Any], ...]:
         return (*whitenings(self), self.smoothing.index, *self.probes)
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.smoothing.samples)
 
     def inputs(self, population: Population) -> int:
         return self.smoothing.forward_passes
@@ -184,9 +181,6 @@ class AttackedCentres(Observation):
     def fits(self) -> tuple[Fit[Any], ...]:
         return (*whitenings(self), self.smoothing.index)
 
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.smoothing.samples)
-
     def inputs(self, population: Population) -> int:
         return 2 * self.smoothing.selection
 
@@ -205,16 +199,9 @@ class AttackedCentres(Observation):
             population: Images of the run with their clean embeddings.
             rows: Rows of the population.
         """
-        context = population.context(rows)
-        # One set of copies for all images: sharing a batch changes nothing.
-        drawn = population.run.noise(["copies"] * COPIES)
-        numbers = torch.arange(COPIES, device=context.pixels.device)
-        noise = drawn[:1].fork("attack").numbered(numbers).gaussian(context.pixels.shape[1:], context.pixels.dtype)
-        smoothed = mean_encoder(population.optimised, self.smoothing.sigma * noise)
-        divergence = population.fitted(self.divergence if self.divergence.smooth else L2Distance())
-        facing = AttackContext(smoothed, context.pixels, context.noise)
-        objective = Away(divergence)(facing)
-        return self.attack(smoothed, context.pixels, objective, L2(self.radius), context.noise.fork("smoothed"))
+        away = Away(population.fitted(self.divergence if self.divergence.smooth else L2Distance()))
+        ball, sigma = L2(self.radius), self.smoothing.sigma
+        return attacked_mean(population, rows, sigma, self.attack, away, ball, ("attack", "smoothed"))
 
     def _of_image(self, population: Population, row: int, pixels: Pixels) -> Observed:
         embed = embedding(population, self.divergence)
@@ -231,6 +218,29 @@ class AttackedCentres(Observation):
 
         fresh = copies.reduced("attacked and held", count, work, pixels)
         return {"centre": centre, **{name: values.double().mean() for name, values in fresh.items()}}
+
+
+def attacked_mean(
+    population: Population,
+    rows: Sequence[int],
+    sigma: float,
+    attack: Attack,
+    away: Away,
+    ball: Ball,
+    streams: tuple[str, str],
+) -> Pixels:
+    """Images after an attack on the mean embedding of their noisy copies.
+
+    ``streams`` name the random numbers of the copies and of the attack.
+    """
+    context = population.context(rows)
+    # One set of copies for all images: sharing a batch changes nothing.
+    drawn = population.run.noise(["copies"] * COPIES)[:1].fork(streams[0])
+    numbers = torch.arange(COPIES, device=context.pixels.device)
+    noise = drawn.numbered(numbers).gaussian(context.pixels.shape[1:], context.pixels.dtype)
+    smoothed = mean_encoder(population.optimised, sigma * noise)
+    objective = away(AttackContext(smoothed, context.pixels, context.noise))
+    return attack(smoothed, context.pixels, objective, ball, context.noise.fork(streams[1]))
 
 
 # Confidence sequences: bounds of a mean that hold at every number of draws at once, so that one may stop when one
@@ -318,9 +328,6 @@ class UnitCodes(Observation):
     name = "unit-codes"
     version = 1
 
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.settings.samples)
-
     def inputs(self, population: Population) -> int:
         return self.settings.selection + self.settings.copies
 
@@ -342,10 +349,9 @@ class UnitCodes(Observation):
             )
             draws, turn = torch.cat([draws, fresh["similarity"]]), turn + 1
             low = least_mean(draws, settings.alpha)
-            gap = certified_cosine(draws.mean(), settings.radius, settings.sigma) - certified_cosine(
-                draws.new_tensor(low), settings.radius, settings.sigma
-            )
-            if float(gap) <= settings.precision:
+            reachable = certified_cosine(draws.mean(), settings.radius, settings.sigma)
+            sure = certified_cosine(draws.new_tensor(low), settings.radius, settings.sigma)
+            if float(reachable - sure) <= settings.precision:
                 break
         return {
             "anchor": anchor,
@@ -366,9 +372,6 @@ class AttackedUnitCodes(Observation):
     name = "attacked-unit-codes"
     version = 1
 
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.settings.samples)
-
     def inputs(self, population: Population) -> int:
         return 2 * self.settings.selection
 
@@ -382,17 +385,8 @@ class AttackedUnitCodes(Observation):
 
     def pixels(self, population: Population, rows: Sequence[int]) -> Pixels:
         """Return the attacked images at ``rows``."""
-        context = population.context(rows)
-        drawn = population.run.noise(["copies"] * COPIES)
-        numbers = torch.arange(COPIES, device=context.pixels.device)
-        noise = (
-            drawn[:1].fork("feature attack").numbered(numbers).gaussian(context.pixels.shape[1:], context.pixels.dtype)
-        )
-        smoothed = mean_encoder(population.optimised, self.settings.sigma * noise)
-        facing = AttackContext(smoothed, context.pixels, context.noise)
-        return self.attack(
-            smoothed, context.pixels, Away(Cosine())(facing), L2(self.radius), context.noise.fork("feature")
-        )
+        ball, sigma = L2(self.radius), self.settings.sigma
+        return attacked_mean(population, rows, sigma, self.attack, Away(Cosine()), ball, ("feature attack", "feature"))
 
     def _of_image(self, population: Population, row: int, pixels: Pixels) -> Tensor:
         copies, count = Copies.of(population, row, self.settings.sigma), self.settings.selection

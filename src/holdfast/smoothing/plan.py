@@ -9,6 +9,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from itertools import product
 from math import ceil, isfinite, log
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -19,10 +20,12 @@ from holdfast.attacks.base import Attack
 from holdfast.core.balls import L2
 from holdfast.core.divergences import Cosine, Divergence, L2Distance, Rank, UnitL2
 from holdfast.core.errors import HoldfastError, OutOfRange
-from holdfast.core.records import Conditions, Estimate, Question
+from holdfast.core.records import Conditions, Curve, Estimate, Question, Series
+from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
+from holdfast.core.statistics.summaries import Better, summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.observation import Joint
+from holdfast.measure.observation import Joint, line_of
 from holdfast.probes.base import Probe
 from holdfast.probes.hardened import NoiseProbe
 from holdfast.probes.neighbours import Knn
@@ -198,6 +201,9 @@ def check_votes(evaluation: str, smoothing: Smoothing, radii: tuple[float, ...],
             )
 
 
+GRID = 41
+"""Radii of a curve."""
+Statistic = Literal["mean", "median", "share"]
 MULTIPLES = (1, 2, 3)
 """Radii that are decided whether or not they are asked for, in deviations of the noise: those of mean radii and curves."""
 CERTAINTY = 0.001
@@ -269,6 +275,23 @@ class SmoothedEvaluation(Evaluation):
         """The chance of error of a certificate at one number of copies; those of all looks add up to ``alpha``."""
         return self.alpha / self.looks
 
+    @property
+    def farthest(self) -> float:
+        """The largest radius that votes can certify."""
+        return farthest(self.copies, self.sigma, self.alpha_of_look)
+
+    def certified_number(
+        self, series: Series, statistic: Statistic, better: Better = "higher", quantity: str | None = None
+    ) -> Estimate:
+        """Return the summary of certificates with the confidence in them."""
+        return sure(summarise(series, statistic, better, quantity), self.alpha, len(series.values))
+
+    def survival_curve(self, quantity: str, y_label: str, radii: Float[Tensor, "b"], **conditions: str) -> Curve:
+        """Return the fraction of certified ``radii`` beyond each radius."""
+        grid = torch.linspace(0, self.farthest, GRID, dtype=torch.float64)
+        shares, case = (radii.cpu()[:, None] > grid).double().mean(0), {"noise": f"{self.sigma:g}", **conditions}
+        return line_of(quantity, case, "l2 radius", y_label, grid, shares)
+
     def conditions(self, radius: float, divergence: Divergence, **more: str) -> Conditions:
         """Return the conditions of a case in series and estimates."""
         return {"ball": str(L2(radius)), "noise": f"{self.sigma:g}", "divergence": str(divergence), **more}
@@ -289,6 +312,10 @@ class CentredEvaluation(SmoothedEvaluation):
 
     def observation(self) -> Joint:
         return Joint((self.noisy_codes, *(self._attacked(radius, divergence) for radius, divergence in self._cases())))
+
+    def _certified_distance(self, radius: float, seen: Observed) -> Float[Tensor, "b"]:
+        kept, held, draws = seen["distances"], seen["held"], seen["copies"]
+        return certified_distance(kept, held, radius, self.smoothing, self.slack, self.alpha, draws, self.looks)
 
     def _attacked(self, radius: float, divergence: Divergence) -> AttackedCentres:
         return AttackedCentres(self.smoothing, radius, divergence, self.attack)
@@ -353,6 +380,18 @@ def sure(estimate: Estimate, alpha: float, images: int) -> Estimate:
         f"each certificate holds with confidence {1 - alpha:.6g}, all {images} together with at least {together:.6g}"
     )
     return estimate.model_copy(update={"method": f"{estimate.method}; {confidence}"})
+
+
+def contradictions(refuted: int, images: int, alpha: float, what: str, where: str) -> list[str]:
+    """Warning of certificates that attacks refuted, where these are more than ``alpha`` allows."""
+    from scipy.stats import binom
+
+    if refuted <= int(binom.ppf(0.999, images, alpha)):
+        return []
+    return [
+        f"CONTRADICTION: attacks {what} than certified at {refuted} of {images} images ({where}), more than alpha = "
+        f"{alpha:g} allows; report this as a defect."
+    ]
 
 
 SIZES = Sizes(

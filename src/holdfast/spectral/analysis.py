@@ -93,18 +93,18 @@ CANDIDATES = 64
 """Input edges whose stretch is computed exactly where all edges are too many."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Spade:
     """The spectral scores of one map on one set of samples."""
 
     graphs: GraphPair
     score: float
     """``lambda_max``; inf if output components separate input neighbours (see ``split``)."""
-    split: Split | None
+    split: Split | None = None
     """The witness of an infinite score."""
-    spectrum: Spectrum | None
+    spectrum: Spectrum | None = None
     """The ten largest eigenvalues and their vectors; None for an infinite score."""
-    certificate: float | None
+    certificate: float | None = None
     """Upper bound of ``lambda_max``, proved by a factorisation; None if not tried or failed."""
     riemannian: float
     """``sqrt(sum log^2 lambda)`` over the ten largest eigenvalues."""
@@ -118,7 +118,7 @@ class Spade:
     """Hop distance between the outputs of each input edge; nan where it was not computed."""
     stretch: float
     """The largest ``d_Y / d_X`` in effective resistance found over input edges, exact on its edge: at most ``score``."""
-    cut: Cut | None
+    cut: Cut | None = None
     """The sweep cut of the first eigenvector."""
 
     def __repr__(self) -> str:
@@ -201,9 +201,7 @@ def scored(graphs: GraphPair, seed: int = 0) -> Spade:
     return Spade(
         graphs=graphs,
         score=float(eigen.values[0]),
-        split=None,
         spectrum=eigen,
-        certificate=None,
         riemannian=riemannian(eigen.values),
         riemannian_all=riemannian(all_values(inputs, outputs)) if inputs.n <= DENSE else None,
         edge_scores=edges,
@@ -229,15 +227,12 @@ def _infinite(graphs: GraphPair, split: Split, seed: int) -> Spade:
         graphs=graphs,
         score=np.inf,
         split=split,
-        spectrum=None,
-        certificate=None,
         riemannian=np.inf,
         riemannian_all=np.inf,
         edge_scores=dict.fromkeys(RANKS, separated),
         edge_scores_all=separated,
         hops=edge_hops(graphs.inputs, graphs.outputs, seed),
         stretch=np.inf,
-        cut=None,
     )
 
 

@@ -12,6 +12,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.points.points import Points
 from holdfast.core.records import Conditions, Curve, Estimate
 from holdfast.core.statistics.summaries import without_interval
+from holdfast.measure.observation import line_of
 from holdfast.spectral.analysis import TOP, Spade, riemannian
 from holdfast.spectral.eigen import spectrum
 from holdfast.spectral.graph import Graph, split
@@ -67,8 +68,7 @@ def over_k(
         values.append(value)
         case = {"n": f"{graphs.inputs.n:,}", "k": str(graphs.k), "outputs": "sweep over k"}
         estimates.append(_estimate("spade_score", case, value, graphs.inputs.n, "stretch"))
-    curve = Curve(quantity="scores_by_k", x_label="k", y_label="SPADE score", x=tuple(ks), y=tuple(values))
-    return estimates, [curve]
+    return estimates, [line_of("scores_by_k", {}, "k", "SPADE score", ks, values)]
 
 
 def normalised(inputs: Graph, outputs: Graph, r: int = TOP, seed: int = 0) -> Float[np.ndarray, "r"]:

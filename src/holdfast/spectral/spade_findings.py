@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float
 
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series, Verdict
-from holdfast.core.statistics.summaries import series_of, summarise, without_interval
+from holdfast.core.statistics.summaries import Better, series_of, summarise, without_interval
+from holdfast.measure.observation import estimate_of, line_of
 from holdfast.spectral.analysis import RANKS, TOP, Spade
 from holdfast.spectral.stability import DRAWS, Numbers, Subsets, node_score
 
@@ -200,62 +201,26 @@ def _whole(scores: Spade) -> Numbers:
 def _estimate(
     name: str, case: Conditions, value: float, ends: tuple[float, float], n: int, method: str, confidence: float = 0.95
 ) -> Estimate:
-    unit, of = UNITS[name]
-    return Estimate(
-        quantity=name,
-        conditions=case,
-        value=value,
-        low=ends[0],
-        high=ends[1],
-        n=n,
-        method=method,
-        confidence=confidence,
-        unit=unit,
-        claim=Claim.ESTIMATE,
-        of=of,
-        better="neither" if name == "eigenvalue_gap" else "lower",
-        statistic="whole" if confidence == 0.95 else "other",
-    )
+    better: Better = "neither" if name == "eigenvalue_gap" else "lower"
+    (unit, of), statistic = UNITS[name], "whole" if confidence == 0.95 else "other"
+    found = estimate_of(name, (value, *ends), n, method, unit, of, better, case)
+    return found.model_copy(update={"confidence": confidence, "statistic": statistic})
 
 
 def _brackets(scores: Spade, case: Conditions) -> list[Estimate]:
     """Return the numbers whose other end the score itself proves: resistances stretch less, cuts shrink less."""
     top = scores.certificate or scores.score
     low = 1 / top
-    records = [
-        Estimate(
-            quantity="resistance_stretch",
-            conditions=case,
-            value=scores.stretch,
-            low=scores.stretch,
-            high=max(top, scores.stretch),
-            n=scores.inputs.n,
-            method="bracket: exact on one pair from below, the score from above",
-            confidence=1.0,
-            unit="ratio",
-            claim=Claim.LOWER,
-            of="largest growth of an effective resistance",
-            better="lower",
-        )
-    ]
-    if scores.cut:
-        records.append(
-            Estimate(
-                quantity="cut_distortion",
-                conditions=case,
-                value=scores.cut.distortion,
-                low=min(low, scores.cut.distortion),
-                high=scores.cut.distortion,
-                n=scores.inputs.n,
-                method=f"bracket: one over the score from below, a cut of {scores.cut.size} samples from above",
-                confidence=1.0,
-                unit="ratio",
-                claim=Claim.UPPER,
-                of="smallest output edges per input edge across a cut",
-                better="higher",
-            )
-        )
-    return records
+    n, number = scores.inputs.n, (scores.stretch, scores.stretch, max(top, scores.stretch))
+    how, of = "bracket: exact on one pair from below, the score from above", "largest growth of an effective resistance"
+    stretch = estimate_of("resistance_stretch", number, n, how, "ratio", of, "lower", case, Claim.LOWER, confidence=1.0)
+    if scores.cut is None:
+        return [stretch]
+    distortion, of = scores.cut.distortion, "smallest output edges per input edge across a cut"
+    number = (distortion, min(low, distortion), distortion)
+    how = f"bracket: one over the score from below, a cut of {scores.cut.size} samples from above"
+    cut = estimate_of("cut_distortion", number, n, how, "ratio", of, "higher", case, Claim.UPPER, confidence=1.0)
+    return [stretch, cut]
 
 
 def _spread(subsets: Subsets, case: Conditions) -> list[Estimate]:
@@ -267,10 +232,9 @@ def _spread(subsets: Subsets, case: Conditions) -> list[Estimate]:
             continue
         finite = np.isfinite(values).all()
         mean, spread = (float(values.mean()), float(values.std(ddof=1))) if finite else (np.inf, np.inf)
-        low, high = (max(0.0, mean - spread), mean + spread) if finite else (np.nan, np.nan)
+        ends = (max(0.0, mean - spread), mean + spread) if finite else (np.nan, np.nan)
         method = f"mean and standard deviation over {len(values)} random subsets"
-        sized = {**case, "n": f"{subsets.size:,}"}
-        part = _estimate(name, sized, mean, (low, high), subsets.size, method, 0.68)
+        part = _estimate(name, {**case, "n": f"{subsets.size:,}"}, mean, ends, subsets.size, method, 0.68)
         records.append(part.model_copy(update={"quantity": f"subset_{name}"}))
     return records
 
@@ -278,10 +242,9 @@ def _spread(subsets: Subsets, case: Conditions) -> list[Estimate]:
 def _ranges(case: Conditions, draws: Sequence[Numbers], n: int) -> list[Estimate]:
     records = []
     for name in ("spade_score", "riemannian_distance", "edge_hop_distortion"):
-        values = sorted(draw[name] for draw in draws)
-        middle = values[len(values) // 2]
-        ends = values[0], values[-1]
-        records.append(_estimate(name, case, middle, ends, n, f"median and range of {DRAWS} draws", 0.5))
+        low, *_, high = values = sorted(draw[name] for draw in draws)
+        middle, how = values[len(values) // 2], f"median and range of {DRAWS} draws"
+        records.append(_estimate(name, case, middle, (low, high), n, how, 0.5))
     return records
 
 
@@ -291,27 +254,8 @@ def _layer(case: Conditions, scores: Spade) -> Estimate:
 
 
 def _curves(scores: Spade, case: Conditions, others: Mapping[str, Spade]) -> tuple[Curve, ...]:
-    ranks = tuple(range(1, len(scores.eigenvalues) + 1))
-    curves = [
-        Curve(
-            quantity="spectrum",
-            conditions=case,
-            x_label="number",
-            y_label="eigenvalue",
-            x=ranks,
-            y=tuple(scores.eigenvalues.tolist()),
-        )
-    ]
+    lines = [("spectrum", "number", "eigenvalue", scores.eigenvalues.tolist())]
     if others:
-        values = [*(other.score for other in others.values()), scores.score]
-        curves.append(
-            Curve(
-                quantity="layer_scores",
-                conditions=case,
-                x_label="layer (the last is the output)",
-                y_label="SPADE score",
-                x=tuple(range(1, len(values) + 1)),
-                y=tuple(values),
-            )
-        )
-    return tuple(curves)
+        by_layer = [*(other.score for other in others.values()), scores.score]
+        lines.append(("layer_scores", "layer (the last is the output)", "SPADE score", by_layer))
+    return tuple(line_of(name, case, x, y, range(1, len(values) + 1), values) for name, x, y, values in lines)

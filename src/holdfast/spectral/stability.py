@@ -200,6 +200,9 @@ def baselines(
     }
 
 
+SIDES = ("inputs", "outputs")
+GRAPH_FACTS = ("k", "duplicates", "ties", "repaired", "remark")
+SCORE_FACTS = ("score", "riemannian", "riemannian_all", "stretch")
 FACTS = "facts"
 """The tensor that spells what is no array (JSON as bytes)."""
 
@@ -208,15 +211,10 @@ def tensors_of(scores: Spade) -> Observed:
     """Return everything that ``spade_of`` needs; a certificate, which is proved afterwards, is left out."""
     graphs, spectrum, cut = scores.graphs, scores.spectrum, scores.cut
     arrays: dict[str, np.ndarray | None] = {
-        "inputs.edges": graphs.inputs.edges,
-        "inputs.weights": graphs.inputs.weights,
-        "outputs.edges": graphs.outputs.edges,
-        "outputs.weights": graphs.outputs.weights,
+        **{f"{side}.{part}": getattr(getattr(graphs, side), part) for side in SIDES for part in ("edges", "weights")},
         "rows": graphs.rows,
         "place": graphs.node_of,
-        "values": spectrum.values if spectrum else None,
-        "vectors": spectrum.vectors if spectrum else None,
-        "residuals": spectrum.residuals if spectrum else None,
+        **{name: getattr(spectrum, name, None) for name in ("values", "vectors", "residuals")},
         "edge_scores": np.stack(list(scores.edge_scores.values())),
         "edge_scores_all": scores.edge_scores_all,
         "hops": scores.hops,
@@ -224,19 +222,12 @@ def tensors_of(scores: Spade) -> Observed:
     }
     facts = {
         "nodes": graphs.inputs.n,
-        "k": graphs.k,
-        "duplicates": graphs.duplicates,
-        "ties": graphs.ties,
         "recall": graphs.recall,
-        "repaired": graphs.repaired,
-        "remark": graphs.remark,
-        "score": scores.score,
         "solver": spectrum.solver if spectrum else None,
-        "riemannian": scores.riemannian,
-        "riemannian_all": scores.riemannian_all,
         "ranks": list(scores.edge_scores),
-        "stretch": scores.stretch,
         "distortion": cut.distortion if cut else None,
+        **{name: getattr(graphs, name) for name in GRAPH_FACTS},
+        **{name: getattr(scores, name) for name in SCORE_FACTS},
     }
     tensors = {
         name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items() if array is not None
@@ -248,13 +239,14 @@ def spade_of(tensors: Observed) -> Spade:
     """Return the scores that ``tensors_of`` made ``tensors`` of."""
     facts: dict[str, Any] = json.loads(tensors[FACTS].numpy().tobytes())
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    inputs, outputs = (Graph(facts["nodes"], arrays[f"{side}.edges"], arrays[f"{side}.weights"]) for side in SIDES)
     graphs = GraphPair(
-        inputs=Graph(facts["nodes"], arrays["inputs.edges"], arrays["inputs.weights"]),
-        outputs=Graph(facts["nodes"], arrays["outputs.edges"], arrays["outputs.weights"]),
+        inputs=inputs,
+        outputs=outputs,
         rows=arrays["rows"],
         node_of=arrays["place"],
         recall=tuple(facts["recall"]),
-        **{name: facts[name] for name in ("k", "duplicates", "ties", "repaired", "remark")},
+        **{name: facts[name] for name in GRAPH_FACTS},
     )
     spectrum = None
     if facts["solver"]:
@@ -263,10 +255,9 @@ def spade_of(tensors: Observed) -> Spade:
         graphs=graphs,
         split=graphs.split,
         spectrum=spectrum,
-        certificate=None,
         edge_scores=dict(zip(facts["ranks"], arrays["edge_scores"], strict=True)),
         edge_scores_all=arrays.get("edge_scores_all"),
         hops=arrays["hops"],
         cut=Cut(facts["distortion"], arrays["cut"]) if "cut" in arrays else None,
-        **{name: facts[name] for name in ("score", "riemannian", "riemannian_all", "stretch")},
+        **{name: facts[name] for name in SCORE_FACTS},
     )

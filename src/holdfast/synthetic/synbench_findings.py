@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.records import Claim, Conditions, Curve, Estimate, Warned
+from holdfast.core.records import Conditions, Curve, Estimate, Warned
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.intervals import share_interval
+from holdfast.measure.observation import estimate_of, line_of
 from holdfast.synthetic.score import Allowed, area, expected_bounds, score
 
 # How far SynBench scores would move if all samples were drawn again, and whether one budget's score is really the best.
@@ -129,6 +130,8 @@ class Scores:
 def estimates(inputs: ScoringInputs) -> tuple[Estimate, ...]:
     """Return the scores and suggested budgets, as published and extrapolated to unlimited samples, and what biases them."""
     whole, extrapolated = inputs.scores(WHOLE), inputs.scores(EXTRAPOLATED)
+    counted = f"counted: {inputs.features} features over {inputs.n} train samples per scale"
+    bias = "what the bias of finite samples is about proportional to"
     return (
         *_means(inputs, extrapolated, "_extrapolated", "with unlimited samples"),
         *_means(inputs, whole, "", "at this number of samples"),
@@ -136,18 +139,7 @@ def estimates(inputs: ScoringInputs) -> tuple[Estimate, ...]:
         *_scores(inputs, extrapolated, "_extrapolated", "with unlimited samples"),
         *_suggestions(inputs, whole, ""),
         *_suggestions(inputs, extrapolated, "_extrapolated"),
-        Estimate(
-            quantity="features_per_sample",
-            value=inputs.crowding,
-            low=inputs.crowding,
-            high=inputs.crowding,
-            n=inputs.n,
-            method=f"counted: {inputs.features} features over {inputs.n} train samples per scale",
-            unit="ratio",
-            claim=Claim.ESTIMATE,
-            of="what the bias of finite samples is about proportional to",
-            better="neither",
-        ),
+        estimate_of("features_per_sample", (inputs.crowding,) * 3, inputs.n, counted, "ratio", bias, "neither"),
     )
 
 
@@ -164,16 +156,10 @@ def size_curves(by_size: Mapping[int, ScoringInputs]) -> tuple[Curve, ...]:
     """Return each budget's mean extrapolated score over the height and width of the inputs in pixels."""
     sizes = sorted(by_size)
     means = torch.stack([by_size[size].scores(EXTRAPOLATED).value.mean(0) for size in sizes])
+    name, best = "mean_synbench_score_by_input_size", [1.0] * len(sizes)
+    labels = "height and width of the inputs in pixels", "score with unlimited samples"
     return tuple(
-        Curve(
-            quantity="mean_synbench_score_by_input_size",
-            conditions={"budget": f"{budget:g}"},
-            x_label="height and width of the inputs in pixels",
-            y_label="score with unlimited samples",
-            x=tuple(map(float, sizes)),
-            y=tuple(means[:, k].tolist()),
-            reference=(1.0,) * len(sizes),
-        )
+        line_of(name, {"budget": f"{budget:g}"}, *labels, map(float, sizes), means[:, k], best)
         for k, budget in enumerate(by_size[sizes[0]].budgets)
     )
 
@@ -204,20 +190,10 @@ def _score(
     how = f"standard error {error:.2g} from the influence of each sample"
     if error == 0:
         how = "no scale was above the threshold; upper end from the mid-P limits of the accuracies"
-    return Estimate(
-        quantity=quantity,
-        conditions=conditions,
-        value=value,
-        low=max(0.0, value - Z * error),
-        high=value + Z * error if error else max(value, ceiling),
-        n=inputs.n,
-        method=f"{how}; {inputs.n} samples per set, {inputs.crowding:.2g} features per sample",
-        unit="fraction of the reference area",
-        claim=Claim.ESTIMATE,
-        of=f"separability kept {of}",
-        better="higher",
-        statistic="whole",
-    )
+    number = (value, max(0.0, value - Z * error), value + Z * error if error else max(value, ceiling))
+    method = f"{how}; {inputs.n} samples per set, {inputs.crowding:.2g} features per sample"
+    unit, of = "fraction of the reference area", f"separability kept {of}"
+    return estimate_of(quantity, number, inputs.n, method, unit, of, "higher", conditions, statistic="whole")
 
 
 def _suggestions(inputs: ScoringInputs, scores: Scores, kind: str) -> Iterator[Estimate]:
@@ -230,21 +206,10 @@ def _suggestions(inputs: ScoringInputs, scores: Scores, kind: str) -> Iterator[E
             value, alike, reason = nan, [nan], "every budget scores 0, so none is suggested"
         elif len(alike) > 1:
             reason = f"at threshold {threshold:g} the budgets {', '.join(f'{budget:g}' for budget in alike)} are tied"
-        conditions: Conditions = {"threshold": f"{threshold:g}"}
-        yield Estimate(
-            quantity=f"suggested_budget{kind}",
-            conditions=conditions,
-            value=value,
-            low=min(alike),
-            high=max(alike),
-            n=inputs.n,
-            method="highest score; the interval spans the budgets whose score is not significantly lower",
-            unit="fraction of the distance between classes",
-            claim=Claim.ESTIMATE,
-            of="budget for robust linear probing",
-            better="neither",
-            reason=reason,
-        )
+        name, number, case = f"suggested_budget{kind}", (value, min(alike), max(alike)), {"threshold": f"{threshold:g}"}
+        method = "highest score; the interval spans the budgets whose score is not significantly lower"
+        unit, of = "fraction of the distance between classes", "budget for robust linear probing"
+        yield estimate_of(name, number, inputs.n, method, unit, of, "neither", case, reason=reason)
 
 
 CROWDED = 0.1

@@ -55,6 +55,10 @@ class Batch:
         self.rows, self.pixels, self.views, self.labels, self.noise = rows, pixels, views, labels, noise
         self.attacked, self.progress = attacked, progress
 
+    def seen(self, count: int | None = None) -> tuple[Float[Tensor, "b ..."], ...]:
+        """The first ``count`` views, by default all, and the attacked one if there is one."""
+        return (*self.views[:count], *(() if self.attacked is None else (self.attacked,)))
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -134,6 +138,19 @@ class Learner(nn.Module, ABC):
 
         ``progress`` is the fraction of the training that is done.
         """
+
+
+class HeadLearner(Learner):
+    """An encoder with a head behind it, and the settings of its objective."""
+
+    def __init__(self, encoder: nn.Module, head: nn.Module, settings: TrainingObjective) -> None:
+        super().__init__(encoder)
+        self.head, self.settings = head, settings
+
+    @property
+    def network(self) -> nn.Sequential:
+        """Encoder and head."""
+        return nn.Sequential(self.encoder, self.head)
 
 
 @dataclass(frozen=True)

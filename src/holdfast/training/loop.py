@@ -132,6 +132,8 @@ def check_batch_norm(learner: nn.Module, share: int) -> None:
 # precision.
 # Torch's generator is seeded again for each step, so nothing random has to be kept.
 
+STATE = "prepared", "sound_epoch", "sound_weights", "epoch", "step", "total", "seconds", "curve", "started"
+"""What a checkpoint keeps beside the states of learner, optimiser and precision."""
 SECONDS = 60.0
 """At least this often a checkpoint is written."""
 WATCHED = 512
@@ -456,15 +458,7 @@ class Training:
                 "averaged": None if self.averaged is None else self.averaged.state_dict(),
                 "optimiser": self.optimiser.state_dict(),
                 "precision": self.fabric.strategy.precision.state_dict(),
-                "prepared": self.prepared,
-                "sound_epoch": self.sound_epoch,
-                "sound_weights": self.sound_weights,
-                "epoch": self.epoch,
-                "step": self.step,
-                "total": self.total,
-                "seconds": self.seconds,
-                "curve": self.curve,
-                "started": self.started,
+                **{name: getattr(self, name) for name in STATE},
             },
         )
 
@@ -477,16 +471,10 @@ class Training:
             self.averaged.load_state_dict(state["averaged"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.fabric.strategy.precision.load_state_dict(state["precision"])
-        self.prepared, self.curve = state["prepared"], [_renamed(epoch) for epoch in state["curve"]]
-        self.sound_epoch, self.sound_weights = state["sound_epoch"], state["sound_weights"]
-        self.epoch, self.step = state["epoch"], state["step"]
-        self.total, self.seconds, self.started = state["total"], state["seconds"], state["started"]
+        for name in STATE:
+            setattr(self, name, state[name])
+        self.curve = [{OLD_NAMES.get(name, name): value for name, value in epoch.items()} for epoch in self.curve]
 
 
 OLD_NAMES = {"effective_rank": "rankme", "attack_shift": "shift"}
 """Names in checkpoints of earlier versions, and those of today."""
-
-
-def _renamed(epoch: Epoch) -> Epoch:
-    """Return what a checkpoint holds of an epoch by the names of today."""
-    return {OLD_NAMES.get(name, name): value for name, value in epoch.items()}

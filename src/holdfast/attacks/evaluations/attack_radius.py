@@ -30,13 +30,12 @@ from holdfast.attacks.presets import NAMED, label
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.errors import UnknownName
-from holdfast.core.pictures import row
 from holdfast.core.records import Claim, Conditions, Findings, Picture, Question
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.quantiles import radius_findings
 from holdfast.core.statistics.summaries import series_of
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.observation import Joint, population_warnings
+from holdfast.measure.observation import Joint, pictures_of, population_warnings
 from holdfast.measure.population import Population
 from holdfast.report.text import radius_in_print
 
@@ -153,22 +152,11 @@ class AttackRadius(Evaluation):
         }
         smallest = f"{findings.ids[place]}: attack radius {radius_in_print(self.widest.name, radius)}"
         caption = f"{smallest} ({', '.join(self._conditions.values())})"
-        picture = row(caption, {name: pixels[0] for name, pixels in parts.items()}, domain)
-        return () if picture is None else (picture,)
+        return pictures_of([caption], parts, domain)
 
     @property
     def _conditions(self) -> Conditions:
         return {"ball": str(self.widest), "attack": label(self.attack), "divergence": str(self.divergence)}
 
     def _radii(self, event: str) -> Radii:
-        return Radii(
-            event,
-            self.widest,
-            self.attack,
-            self.divergence,
-            self.rivals,
-            self.balls,
-            self.fixed,
-            self.pairwise,
-            self.samples,
-        )
+        return Radii(event, **{name: value for name, value in vars(self).items() if name != "events"})

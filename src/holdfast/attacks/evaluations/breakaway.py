@@ -22,21 +22,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.attacks.aims import aim_of, read_loss
+from holdfast.attacks.aims import aim_of
 from holdfast.attacks.attacked_codes import (
-    ATTACKS,
-    BALLS,
-    DIVERGENCES,
     SIZES,
     UNDEFINED,
     Case,
     Pairwise,
     Untargeted,
     cases,
-    extremes,
     nearest_image,
-    shown_case,
 )
+from holdfast.attacks.attacked_evaluation import AttackedEvaluation, check_objective
 from holdfast.attacks.base import Attack
 from holdfast.attacks.events import Searched
 from holdfast.attacks.presets import NAMED
@@ -48,8 +44,8 @@ from holdfast.core.records import Claim, Estimate, Findings, Picture, Question, 
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.intervals import share_interval
 from holdfast.core.statistics.summaries import series_of, summarise
-from holdfast.measure.evaluation import LATER, Evaluation, Sizes
-from holdfast.measure.observation import Joint, population_warnings, radius_curves
+from holdfast.measure.evaluation import LATER, Sizes
+from holdfast.measure.observation import Joint, findings_of, population_warnings, radius_curves
 from holdfast.measure.population import Population
 
 RISK = "risk of the worst perturbation for each pair"
@@ -62,18 +58,12 @@ UNPAIRED = f"not attacked, so that no two pairs share an image; or {LEFT_OUT}"
 
 @final
 @dataclass(frozen=True)
-class Breakaway(Evaluation):
+class Breakaway(AttackedEvaluation):
     """Fraction of other images that are closer to an attacked image than its own original.
 
     Paper: Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, sections 3 and 5.2.
     """
 
-    balls: tuple[Ball, ...] = BALLS
-    """Perturbation sets."""
-    attacks: tuple[Attack, ...] = ATTACKS
-    """Untargeted attacks: the published one (`u-pgd`) and the recommended one."""
-    divergences: tuple[Divergence, ...] = DIVERGENCES
-    """Distances between embeddings."""
     samples: int = 1000
     """Number of attacked images."""
     pairwise: Attack = NAMED["adaptive"]
@@ -90,7 +80,6 @@ class Breakaway(Evaluation):
     )
     name = "breakaway"
     version = 7
-    partial = True
     pictured = 3
     uses_bank = True
     title = "Breakaway risk"
@@ -112,12 +101,10 @@ class Breakaway(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if loss := aim_of(self.objective, self.divergences[0])[1]:
-            read_loss(loss)  # which says what is wrong with it
+        check_objective(self.objective, self.divergences[0])
 
     def observation(self) -> Joint:
-        away = dict.fromkeys(self._away(ball, divergence) for ball in self.balls for divergence in self.divergences)
-        return Joint((*away, *map(self._pairwise, self._strongest())))
+        return Joint((*self._parts(), *map(self._pairwise, self._strongest())))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         searched = Searched(population)
@@ -141,37 +128,21 @@ class Breakaway(Evaluation):
         risks = [risk(share, moves) for share, moves in zip(shares, influences or shares, strict=True)]
         worst = [summarise(series, "share", "lower", "pairwise_breakaway_risk") for series in crossed]
         accuracy = [each.accuracy(series) for each, series in zip(away + retrieved, kept, strict=True)]
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=(*shares, *influences, *kept, *crossed),
-            estimates=(*risks, *worst, *accuracy),
-            curves=radius_curves(risks),
-            warnings=population_warnings(population, self.divergences),
-        )
+        series, numbers = (*shares, *influences, *kept, *crossed), (*risks, *worst, *accuracy)
+        warnings = population_warnings(population, self.divergences)
+        return findings_of(population, rows, series, numbers, warnings, radius_curves(risks))
 
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        case = shown_case(self._cases())
-        away, index = self._away(case.ball, case.divergence), self.attacks.index(case.attack)
+        def attack(case: Case, shown: list[int]) -> dict[str, Tensor]:
+            pixels, divergence = self._moved(population, case, shown), population.fitted(case.divergence)
+            near = nearest_image(population, divergence, population.encode(pixels), shown)
+            return {"attacked": pixels, "nearest image": near}
 
-        def attack(shown: list[int]) -> dict[str, Tensor]:
-            pixels = away.pixels(population, shown)[index]
-            divergence = population.fitted(case.divergence)
-            moved = population.encode(pixels)
-            return {"attacked": pixels, "nearest image": nearest_image(population, divergence, moved, shown)}
+        return self._extremes(population, rows, findings, "breakaway_share", attack)
 
-        return extremes(population, rows, findings, "breakaway_share", case, attack)
-
-    def _cases(self) -> list[Case]:
-        return cases(self.balls, self.attacks, self.divergences, self.objective)
-
-    def _after(self, case: Case, observed: Observed) -> Observed:
-        """Return the codes of images after the attack of ``case``."""
-        attacks = self._away(case.ball, case.divergence)
-        return attacks.of_attack(case.attack, self.observation().of(attacks, observed))
-
-    def _away(self, ball: Ball, divergence: Divergence) -> Untargeted:
+    def _attacks(self, ball: Ball, divergence: Divergence) -> Untargeted:
         divergence, loss = aim_of(self.objective, divergence)
         return Untargeted(ball, self.attacks, divergence, self.samples, loss)
 
@@ -204,19 +175,10 @@ class Neighbourhood:
         return self.closer / self.others
 
     def shares_closer(self) -> Series:
-        return series_of(
-            "breakaway_share",
-            self.case.conditions,
-            self.shares,
-            "fraction of other images",
-            Claim.LOWER,
-            RISK,
-            LEFT_OUT,
-        )
+        return share_series(self.case, self.shares, LEFT_OUT)
 
     def nearest_kept(self) -> Series:
-        kept = kept_nearest(self.closer)
-        return series_of("nearest_neighbour_kept", self.case.conditions, kept, "yes or no", Claim.UPPER, KEPT, LEFT_OUT)
+        return kept_series(self.case, kept_nearest(self.closer), LEFT_OUT)
 
     def accuracy(self, kept: Series) -> Estimate:
         """Fraction of images that keep their own match, with its interval.
@@ -244,6 +206,17 @@ def neighbourhood(searched: Searched, rows: Sequence[int], case: Case, moved: Co
     clustered = population.bank_images is None and population.images.groups is None
     lost = lost_together(population, rows, case, moved, closer) if clustered else None
     return Neighbourhood(case, closer, passed, searched.others(rows), lost)
+
+
+def share_series(case: Case, shares: Tensor, reason: str) -> Series:
+    """Fraction of other images closer to each attacked image, which is missing for ``reason``."""
+    unit = "fraction of other images"
+    return series_of("breakaway_share", case.conditions, shares, unit, Claim.LOWER, RISK, reason)
+
+
+def kept_series(case: Case, kept: Tensor, reason: str) -> Series:
+    """Whether each attacked image keeps its own match, which is missing for ``reason``."""
+    return series_of("nearest_neighbour_kept", case.conditions, kept, "yes or no", Claim.UPPER, KEPT, reason)
 
 
 def influence(case: Case, shares: Tensor, passed: Tensor, images: int) -> Series:

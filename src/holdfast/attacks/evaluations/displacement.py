@@ -15,20 +15,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.attacks.aims import aim_of, read_loss
-from holdfast.attacks.attacked_codes import (
-    ATTACKS,
-    BALLS,
-    DIVERGENCES,
-    SIZES,
-    UNDEFINED,
-    Case,
-    Untargeted,
-    cases,
-    extremes,
-    shown_case,
-)
-from holdfast.attacks.base import Attack
+from holdfast.attacks.aims import aim_of
+from holdfast.attacks.attacked_codes import SIZES, UNDEFINED, Case, Untargeted, displacement_series
+from holdfast.attacks.attacked_evaluation import AttackedEvaluation, check_objective
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Cosine, Divergence
 from holdfast.core.points.counting import share_of_pairs_within, shares_within
@@ -38,8 +27,8 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.intervals import jackknife, jackknife_interval
 from holdfast.core.statistics.quantiles import quantile_influence
 from holdfast.core.statistics.summaries import over_references, series_of, summarise
-from holdfast.measure.evaluation import LATER, Evaluation
-from holdfast.measure.observation import Joint, collapsed, population_warnings, radius_curves
+from holdfast.measure.evaluation import LATER
+from holdfast.measure.observation import collapsed, estimate_of, findings_of, population_warnings, radius_curves
 from holdfast.measure.population import Population
 
 GROUPS = 10
@@ -57,12 +46,9 @@ def effective_rank(codes: Float[Tensor, "n d"]) -> float:
         >>> round(effective_rank(torch.eye(3)), 6)
         2.0
     """
-    if codes.shape[1] > len(codes):  # the Gram matrix of samples is the smaller one
-        return _rank_of_few(codes)
-    return moments(codes).rank
-
-
-def _rank_of_few(codes: Float[Tensor, "n d"]) -> float:
+    if codes.shape[1] <= len(codes):
+        return moments(codes).rank
+    # The Gram matrix of samples is the smaller one.
     if collapsed(codes):
         return 0.0
     centred = codes.double() - codes.double().mean(0)
@@ -89,18 +75,10 @@ def rank_estimate(population: Population) -> Estimate:
     codes = population.codes
     # Shuffled, so that no group depends on the order of the images.
     value, low, high = _rank_interval(codes, population.random_order.to(codes.device))
-    return Estimate(
-        quantity="effective_rank",
-        value=value,
-        low=min(low, value),  # few samples span too few dimensions: the interval allows for it, the value does not
-        high=max(high, value),
-        n=len(codes),
-        method=f"delete-a-group jackknife, 10 groups{far_out(codes, centred=True)}",
-        unit="dimensions",
-        claim=Claim.ESTIMATE,
-        of="effective rank of the clean representation",
-        better="neither",
-    )
+    # Few samples span too few dimensions: the interval allows for it, the value does not.
+    number, of = (value, min(low, value), max(high, value)), "effective rank of the clean representation"
+    method = f"delete-a-group jackknife, 10 groups{far_out(codes, centred=True)}"
+    return estimate_of("effective_rank", number, len(codes), method, "dimensions", of, "neither")
 
 
 # Displacement of untargeted attacks as a universal quantile.
@@ -116,15 +94,9 @@ LEFT_OUT = f"{UNDEFINED}; or no two different images to compare with"
 
 @final
 @dataclass(frozen=True)
-class Displacement(Evaluation):
+class Displacement(AttackedEvaluation):
     """Embedding shift under attack, as a quantile of the distances between images."""
 
-    balls: tuple[Ball, ...] = BALLS
-    """Perturbation sets."""
-    attacks: tuple[Attack, ...] = ATTACKS
-    """Untargeted attacks: the published one (`u-pgd`) and the recommended one."""
-    divergences: tuple[Divergence, ...] = DIVERGENCES
-    """Distances between embeddings."""
     samples: int = 1000
     """Number of attacked images."""
     reference: int = 10_000
@@ -134,7 +106,6 @@ class Displacement(Evaluation):
     sizes = SIZES
     name = "displacement"
     version = 5
-    partial = True
     title = "Displacement under attack"
     meaning = (
         "The universal quantile says what fraction of pairs of different images lie no farther apart than an attack moves "
@@ -153,12 +124,7 @@ class Displacement(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if loss := aim_of(self.objective, self.divergences[0])[1]:
-            read_loss(loss)  # which says what is wrong with it
-
-    def observation(self) -> Joint:
-        attacks = [self._attacks(ball, divergence) for ball in self.balls for divergence in self.divergences]
-        return Joint(tuple(dict.fromkeys(attacks)))
+        check_objective(self.objective, self.divergences[0])
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         clean = population.codes[list(rows)]
@@ -184,18 +150,7 @@ class Displacement(Evaluation):
             within = shares_within(population.fitted(divergence), medians, pairs, groups)
             for k, share in zip(indices, within, strict=True):
                 near[k] = share
-        moves = [
-            series_of(
-                "displacement",
-                case.conditions,
-                move,
-                str(case.divergence),
-                Claim.LOWER,
-                "largest displacement",
-                UNDEFINED,
-            )
-            for case, move in zip(self._cases(), moved, strict=True)
-        ]
+        moves = [displacement_series(case, move) for case, move in zip(self._cases(), moved, strict=True)]
         quantiles = [
             series_of("universal_quantile", case.conditions, share, "fraction of pairs", Claim.LOWER, LARGEST, LEFT_OUT)
             for case, share in zip(self._cases(), shares, strict=True)
@@ -209,13 +164,10 @@ class Displacement(Evaluation):
             )
             for series, share, influence in zip(quantiles, near, influences, strict=True)
         ]
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=(*quantiles, *influences, *moves),
-            estimates=(*estimates, *(self._similarities(moved) if self.objective else ()), rank_estimate(population)),
-            curves=radius_curves(estimates),
-            warnings=population_warnings(population, self.divergences),
-        )
+        numbers = [*estimates, *(self._similarities(moved) if self.objective else ()), rank_estimate(population)]
+        warnings = population_warnings(population, self.divergences)
+        series = (*quantiles, *influences, *moves)
+        return findings_of(population, rows, series, numbers, warnings, radius_curves(estimates))
 
     def _similarities(self, moved: Sequence[Tensor]) -> list[Estimate]:
         """Return the median cosine similarity to the clean embedding, as tables 5 to 7 of the paper have it."""
@@ -230,16 +182,10 @@ class Displacement(Evaluation):
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        case = shown_case(self._cases())
-        attacks, index = self._attacks(case.ball, case.divergence), self.attacks.index(case.attack)
-        return extremes(
-            population,
-            rows,
-            findings,
-            "universal_quantile",
-            case,
-            lambda shown: {"attacked": attacks.pixels(population, shown)[index]},
-        )
+        def attack(case: Case, shown: list[int]) -> dict[str, Tensor]:
+            return {"attacked": self._moved(population, case, shown)}
+
+        return self._extremes(population, rows, findings, "universal_quantile", attack)
 
     def _influence(self, population: Population, rows: Sequence[int], quantiles: Series, near: Tensor) -> Series:
         """Return the median of ``quantiles`` as each image moves it: by how far it is carried and how near others are."""
@@ -259,11 +205,3 @@ class Displacement(Evaluation):
     def _attacks(self, ball: Ball, divergence: Divergence) -> Untargeted:
         divergence, loss = aim_of(self.objective, divergence)
         return Untargeted(ball, self.attacks, divergence, self.samples, loss)
-
-    def _cases(self) -> list[Case]:
-        return cases(self.balls, self.attacks, self.divergences, self.objective)
-
-    def _after(self, case: Case, observed: Observed) -> Observed:
-        """Return the codes of images after the attack of ``case``."""
-        attacks = self._attacks(case.ball, case.divergence)
-        return attacks.of_attack(case.attack, self.observation().of(attacks, observed))

@@ -16,16 +16,23 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from holdfast.attacks.attacked_codes import RANDOM_NOISE, Case, CodesUnderNoise, Untargeted, strongest
+from holdfast.attacks.attacked_codes import (
+    RANDOM_NOISE,
+    Case,
+    CodesUnderNoise,
+    Untargeted,
+    displacement_series,
+    strongest,
+)
 from holdfast.attacks.base import Attack
-from holdfast.attacks.evaluations.breakaway import KEPT, LEFT_OUT, RISK, influence, kept_nearest, risk
+from holdfast.attacks.evaluations.breakaway import LEFT_OUT, influence, kept_nearest, kept_series, risk, share_series
 from holdfast.attacks.events import Searched
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
 from holdfast.core.records import Claim, Estimate, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import ratio_of_means, series_of, summarise
-from holdfast.measure.observation import Joint
+from holdfast.measure.observation import Joint, Observation
 from holdfast.measure.population import Population
 
 Further = tuple[tuple[str, str], ...]
@@ -93,6 +100,16 @@ class OwnAttacks:
     def noise(self, ball: Ball) -> CodesUnderNoise:
         """Return what is seen of random noise of the same size."""
         return CodesUnderNoise(ball, self.samples)
+
+    def parts(
+        self, beside: Callable[[Ball, Divergence], Sequence[Observation]], noise_last: bool = False
+    ) -> tuple[Observation, ...]:
+        """Own attacks, random noise and what stands ``beside`` them, in every case."""
+        parts = list[Observation]()
+        for ball, divergence in self.cases:
+            noise, others = [self.noise(ball)], beside(ball, divergence)
+            parts += [self.observation(ball, divergence), *((*others, *noise) if noise_last else (*noise, *others))]
+        return tuple(dict.fromkeys(parts))
 
     def beside(
         self,
@@ -191,14 +208,8 @@ def harm_of(
     def spread(values: Tensor) -> Tensor:
         return unknown.index_put((places,), values.double().cpu())
 
-    return Harm(
-        case,
-        spread(displacement),
-        spread(closer),
-        None if passed is None else spread(passed),
-        spread(searched.others(chosen)),
-        searched.distinct,
-    )
+    others = None if passed is None else spread(passed), spread(searched.others(chosen)), searched.distinct
+    return Harm(case, spread(displacement), spread(closer), *others)
 
 
 def relative_numbers_of(harm: Harm, strongest: Harm) -> tuple[list[Series], list[Estimate]]:
@@ -222,21 +233,8 @@ def relative_numbers_of(harm: Harm, strongest: Harm) -> tuple[list[Series], list
 def numbers_of(harm: Harm) -> tuple[list[Series], list[Estimate]]:
     """Series and estimates of ``harm`` itself: retrieval, breakaway risk and displacement."""
     case, shares = harm.case, harm.closer / harm.others
-    nearest = series_of(
-        "nearest_neighbour_kept", case.conditions, 1 - harm.lost, "yes or no", Claim.UPPER, KEPT, ELSEWHERE
-    )
-    broken = series_of(
-        "breakaway_share", case.conditions, shares, "fraction of other images", Claim.LOWER, RISK, ELSEWHERE
-    )
-    moves = series_of(
-        "displacement",
-        case.conditions,
-        harm.displacement,
-        str(case.divergence),
-        Claim.LOWER,
-        "largest displacement",
-        ELSEWHERE,
-    )
+    nearest, broken = kept_series(case, 1 - harm.lost, ELSEWHERE), share_series(case, shares, ELSEWHERE)
+    moves = displacement_series(case, harm.displacement, ELSEWHERE)
     weights = [] if harm.passed is None else [influence(case, shares, harm.passed, harm.images)]
     return [nearest, broken, *weights, moves], [
         summarise(nearest, "share", "higher", "nearest_neighbour_accuracy"),

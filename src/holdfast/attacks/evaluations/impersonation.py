@@ -21,51 +21,34 @@ import torch
 from torch import Tensor
 
 from holdfast.attacks.aims import aim_of
-from holdfast.attacks.attacked_codes import (
-    ATTACKS,
-    BALLS,
-    DIVERGENCES,
-    SIZES,
-    UNDEFINED,
-    Case,
-    Targeted,
-    cases,
-    extremes,
-    shown_case,
-)
-from holdfast.attacks.base import Attack
+from holdfast.attacks.attacked_codes import SIZES, UNDEFINED, Case, Targeted
+from holdfast.attacks.attacked_evaluation import AttackedEvaluation
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Cosine, Divergence
-from holdfast.core.encoder import Pixels
 from holdfast.core.errors import HoldfastError, OutOfRange
-from holdfast.core.pictures import SHOWN, row
+from holdfast.core.pictures import SHOWN
 from holdfast.core.points.counting import closer_counts
 from holdfast.core.records import Claim, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
-from holdfast.measure.evaluation import LATER, Evaluation
-from holdfast.measure.observation import Joint, population_warnings, radius_curves
+from holdfast.measure.evaluation import LATER
+from holdfast.measure.observation import findings_of, pictures_of, population_warnings, radius_curves
 from holdfast.measure.population import Fit, Population
 from holdfast.probes.base import FittedProbe, Probe, class_names
 from holdfast.probes.linear import Linear
 
+RATE = "rate under the best attack"
 UNCOUNTED = "both images are of one class, or the probe gets one of them wrong"
 
 
 @final
 @dataclass(frozen=True)
-class Impersonation(Evaluation):
+class Impersonation(AttackedEvaluation):
     """How close targeted attacks bring one image's embedding to that of another image.
 
     Paper: Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, section 5.1.
     """
 
-    balls: tuple[Ball, ...] = BALLS
-    """Perturbation sets."""
-    attacks: tuple[Attack, ...] = ATTACKS
-    """Targeted attacks: the published one and the recommended one."""
-    divergences: tuple[Divergence, ...] = DIVERGENCES
-    """Distances between embeddings."""
     samples: int = 1024
     """Largest number of pairs."""
     probe: Probe = Linear()
@@ -77,7 +60,6 @@ class Impersonation(Evaluation):
     sizes = SIZES
     name = "impersonation"
     version = 4
-    partial = True
     pictured = 3
     uses_labels = True
     uses_bank = True
@@ -106,17 +88,11 @@ class Impersonation(Evaluation):
         if aim_of(self.objective, self.divergences[0])[1]:
             raise OutOfRange("impersonation: objective", self.objective, "a distance such as l2")
 
-    def observation(self) -> Joint:
-        attacks = [self._attacks(ball, divergence) for ball in self.balls for divergence in self.divergences]
-        return Joint(tuple(dict.fromkeys(attacks)))
-
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         partners = self._partners(population)[list(rows)]
         anchors, target = population.codes[list(rows)], population.codes[partners]
         kin = population.kin(partners.tolist(), population)  # images of the target's group do not stand in its way
-        quantiles: list[Series] = []
-        successes: list[Series] = []
-        similar: list[Series] = []
+        quantiles, successes, similar = list[Series](), list[Series](), list[Series]()
         for case in self._cases():
             divergence = population.fitted(case.divergence)
             moved = self._after(case, observed)["ahead"].to(anchors.device)
@@ -129,53 +105,32 @@ class Impersonation(Evaluation):
             left = left.masked_fill(~left.isfinite(), torch.nan)
             rivals = closer_counts(divergence, moved, partners.to(anchors.device), population.codes, kin)
             impersonated = (rivals == 0).double().masked_fill(left.isnan(), torch.nan)
-            quantiles.append(
-                series_of(
-                    "relative_quantile",
-                    case.conditions,
-                    left,
-                    "fraction of clean distance",
-                    Claim.UPPER,
-                    "smallest reachable",
-                    UNDEFINED,
-                )
-            )
-            successes.append(
-                series_of(
-                    "impersonated",
-                    case.conditions,
-                    impersonated,
-                    "yes or no",
-                    Claim.LOWER,
-                    "rate under the best attack",
-                    UNDEFINED,
-                )
-            )
+            of, unit = "smallest reachable", "fraction of clean distance"
+            quantiles.append(series_of("relative_quantile", case.conditions, left, unit, Claim.UPPER, of, UNDEFINED))
+            where = case.conditions
+            successes.append(series_of("impersonated", where, impersonated, "yes or no", Claim.LOWER, RATE, UNDEFINED))
         fooled, warned = self._fooled(population, rows, observed)
         estimates = [summarise(series, "median", "higher") for series in quantiles]
         rates = [summarise(series, "median", "lower") for series in similar]
         rates += [summarise(series, "share", "lower", "impersonation_rate") for series in successes]
         rates += [summarise(series, "mean", "lower", "impersonation_success_rate") for series in fooled]
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=(*quantiles, *similar, *successes, *fooled),
-            estimates=(*estimates, *rates),
-            curves=radius_curves(estimates),
-            warnings=(*population_warnings(population, self.divergences), *warned),
+        series, warnings = (
+            (*quantiles, *similar, *successes, *fooled),
+            population_warnings(population, self.divergences),
         )
+        numbers, curves = (*estimates, *rates), radius_curves(estimates)
+        return findings_of(population, rows, series, numbers, (*warnings, *warned), curves)
 
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        case = shown_case(self._cases())
-
-        def attack(shown: list[int]) -> dict[str, torch.Tensor]:
+        def attack(case: Case, shown: list[int]) -> dict[str, torch.Tensor]:
             targets = self._partners(population)[shown].tolist()
             pixels = self._moved(population, case, shown, targets)
             return {"attacked": pixels, "target": population.pixels(targets)}
 
-        shown = extremes(population, rows, findings, "relative_quantile", case, attack)
-        return (*shown, *self._sheet(population, rows, findings, case))
+        shown = self._extremes(population, rows, findings, "relative_quantile", attack)
+        return (*shown, *self._sheet(population, rows, findings))
 
     def _fooled(
         self, population: Population, rows: Sequence[int], observed: Observed
@@ -195,18 +150,9 @@ class Impersonation(Evaluation):
             moved = self._after(case, observed)
             ways = [(moved["ahead"], other), (moved["back"], anchors)]
             fooled = [probe.ranks(codes.to(anchors.device), target) == 0 for codes, target in ways]
-            share = (fooled[0].double() + fooled[1].double()) / 2
-            successes.append(
-                series_of(
-                    "impersonation_success",
-                    replace(case, probe=str(self.probe)).conditions,
-                    share.masked_fill(~counted, torch.nan),
-                    "fraction of both ways",
-                    Claim.LOWER,
-                    "rate under the best attack",
-                    UNCOUNTED,
-                )
-            )
+            share = ((fooled[0].double() + fooled[1].double()) / 2).masked_fill(~counted, torch.nan)
+            where, unit = replace(case, probe=str(self.probe)).conditions, "fraction of both ways"
+            successes.append(series_of("impersonation_success", where, share, unit, Claim.LOWER, RATE, UNCOUNTED))
         return successes, ((probe.caution,) if probe.caution else ())
 
     def _probe(self, population: Population) -> FittedProbe | None:
@@ -221,46 +167,33 @@ class Impersonation(Evaluation):
             )
         return probe
 
-    def _sheet(
-        self, population: Population, rows: Sequence[int], findings: Findings, case: Case
-    ) -> tuple[Picture, ...]:
+    def _sheet(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         """Return attacked images that the probe takes for the class of their target."""
+        case = self._shown_case
         values = next((s.values for s in findings.series if _shows(s, case)), ())
         chosen = [rows[index] for index, value in enumerate(values) if value > 0][:SHOWN]
         if not chosen or len(population.encoder.domain.shape) != 3:
             return ()
-        probe, pictures = population.learned(self.probe), []
-        targets = self._partners(population)[chosen].tolist()
+        probe, targets = population.learned(self.probe), self._partners(population)[chosen].tolist()
         ways = [(here, there) for pair in zip(chosen, targets, strict=True) for here, there in (pair, pair[::-1])]
         sources, aims = [here for here, _ in ways], [there for _, there in ways]
         moved = self._moved(population, case, sources, aims)
         answers = probe.classes[probe.scores(population.encode(moved)).argmax(1)]
-        clean, target = population.pixels(sources), population.pixels(aims)
         names = [class_names(population, labels) for labels in (population.labels[sources], answers)]
-        for k in (answers == population.labels[aims]).nonzero()[:, 0].tolist():
-            was, now = names[0][k], names[1][k]
-            caption = f"{population.images.ids[sources[k]]}: {was}, taken for {now} by {self.probe} ({case.ball})"
-            parts = {"clean": clean[k], "attacked": moved[k], "target": target[k]}
-            pictures.append(row(caption, parts, population.encoder.domain))
-        return tuple(picture for picture in pictures if picture is not None)
+        fooled = (answers == population.labels[aims]).nonzero()[:, 0].tolist()
+        captions = [
+            f"{population.images.ids[sources[k]]}: {names[0][k]}, taken for {names[1][k]} by {self.probe} ({case.ball})"
+            for k in fooled
+        ]
+        parts = {"clean": population.pixels(sources), "attacked": moved, "target": population.pixels(aims)}
+        chosen_parts = {name: pixels[fooled] for name, pixels in parts.items()}
+        return pictures_of(captions, chosen_parts, population.encoder.domain)
 
     def _attacks(self, ball: Ball, divergence: Divergence) -> Targeted:
         return Targeted(ball, self.attacks, aim_of(self.objective, divergence)[0], self.samples, self.by_class)
 
     def _partners(self, population: Population) -> Tensor:
         return self._attacks(self.balls[0], self.divergences[0]).paired(population).partners
-
-    def _moved(self, population: Population, case: Case, rows: Sequence[int], targets: Sequence[int]) -> Pixels:
-        attacks = self._attacks(case.ball, case.divergence)
-        return attacks.pixels(population, rows, targets)[self.attacks.index(case.attack)]
-
-    def _cases(self) -> list[Case]:
-        return cases(self.balls, self.attacks, self.divergences, self.objective)
-
-    def _after(self, case: Case, observed: Observed) -> Observed:
-        """Return the codes of both ways after the attack of ``case``."""
-        attacks = self._attacks(case.ball, case.divergence)
-        return attacks.of_attack(case.attack, self.observation().of(attacks, observed))
 
 
 def _shows(series: Series, case: Case) -> bool:

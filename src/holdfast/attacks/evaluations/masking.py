@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.attacks.attacked_codes import BALLS, UNDEFINED, Case, Displacements
+from holdfast.attacks.attacked_codes import BALLS, UNDEFINED, Case, Displacements, displacement_series
 from holdfast.attacks.base import Attack
 from holdfast.attacks.black_box import SquareAttack
 from holdfast.core.balls import Ball
@@ -24,7 +24,7 @@ from holdfast.core.records import Claim, Estimate, Findings, Question, Series, V
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.observation import Joint, population_warnings
+from holdfast.measure.observation import Joint, findings_of, population_warnings
 from holdfast.measure.population import Population
 
 TOLERANCE = 0.05
@@ -87,24 +87,13 @@ class Masking(Evaluation):
         return Joint(tuple(map(self._displacements, self.balls)))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        flags: list[Series] = []
-        moves: list[Series] = []
+        flags, moves = list[Series](), list[Series]()
         by_ball = {ball: self.observation().of(self._displacements(ball), observed) for ball in self.balls}
         for ball, values in by_ball.items():
             sighted, slope = values["sighted"], values["slope"]
             case = Case(ball, self.attack, self.divergence)
             for search in ("sighted", "blind", "noise"):
-                moves.append(
-                    series_of(
-                        f"{search}_displacement",
-                        case.conditions,
-                        values[search],
-                        str(self.divergence),
-                        Claim.LOWER,
-                        "largest displacement",
-                        UNDEFINED,
-                    )
-                )
+                moves.append(displacement_series(case, values[search], quantity=f"{search}_displacement"))
             blind, noise = values["blind"], values["noise"]
             # A gradient that is not finite where the displacement is leads nowhere either.
             vanished = (slope == 0) | ~slope.isfinite()
@@ -120,23 +109,17 @@ class Masking(Evaluation):
                 fell = sighted < before * (1 - TOLERANCE)
                 flags.append(self._flag("wider_ball_moves_less", case, fell, sighted + before))
         estimates = [summarise(series, "share", "lower") for series in flags]
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=(*flags, *moves),
-            estimates=tuple(estimates),
-            verdicts=tuple(verdict(quantity, estimates) for quantity in QUESTIONS),
-            warnings=(*population_warnings(population, [self.divergence]), *masking_warnings(estimates)),
-        )
+        warnings = (*population_warnings(population, [self.divergence]), *masking_warnings(estimates))
+        verdicts = [verdict(quantity, estimates) for quantity in QUESTIONS]
+        return findings_of(population, rows, (*flags, *moves), estimates, warnings, verdicts=verdicts)
 
     def _displacements(self, ball: Ball) -> Displacements:
         return Displacements(ball, self.attack, self.blind, self.divergence, self.samples)
 
     def _flag(self, quantity: str, case: Case, values: Tensor, of: Tensor) -> Series:
         """Return a yes or no per image, undefined where the displacements ``of`` which it speaks are."""
-        defined = values.double().masked_fill(~of.isfinite(), torch.nan)
-        return series_of(
-            quantity, case.conditions, defined, "yes or no", Claim.ESTIMATE, "fraction of images", UNDEFINED
-        )
+        defined, of_all = values.double().masked_fill(~of.isfinite(), torch.nan), "fraction of images"
+        return series_of(quantity, case.conditions, defined, "yes or no", Claim.ESTIMATE, of_all, UNDEFINED)
 
 
 QUESTIONS = {

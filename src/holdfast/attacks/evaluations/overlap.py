@@ -14,50 +14,30 @@ from typing import final
 
 import torch
 
-from holdfast.attacks.attacked_codes import (
-    ATTACKS,
-    BALLS,
-    DIVERGENCES,
-    SIZES,
-    UNDEFINED,
-    Case,
-    Targeted,
-    cases,
-    extremes,
-    shown_case,
-)
-from holdfast.attacks.base import Attack
+from holdfast.attacks.attacked_codes import SIZES, UNDEFINED, Case, Targeted
+from holdfast.attacks.attacked_evaluation import AttackedEvaluation
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
-from holdfast.core.encoder import Pixels
 from holdfast.core.records import Claim, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
-from holdfast.measure.evaluation import Evaluation
-from holdfast.measure.observation import Joint, population_warnings, radius_curves
+from holdfast.measure.observation import findings_of, population_warnings, radius_curves
 from holdfast.measure.population import Population
 
 
 @final
 @dataclass(frozen=True)
-class Overlap(Evaluation):
+class Overlap(AttackedEvaluation):
     """Fraction of image pairs whose attacked embeddings pass each other.
 
     Paper: Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, sections 3 and 5.2.
     """
 
-    balls: tuple[Ball, ...] = BALLS
-    """Perturbation sets."""
-    attacks: tuple[Attack, ...] = ATTACKS
-    """Targeted attacks: the published one and the recommended one."""
-    divergences: tuple[Divergence, ...] = DIVERGENCES
-    """Distances between embeddings."""
     samples: int = 1024
     """Largest number of pairs."""
     sizes = SIZES
     name = "overlap"
     version = 4
-    partial = True
     title = "Overlap risk"
     meaning = (
         "Two images overlap when each can be changed so that the impostor looks more like the first image than the first "
@@ -75,15 +55,10 @@ class Overlap(Evaluation):
         ),
     )
 
-    def observation(self) -> Joint:
-        return Joint(tuple(self._attacks(ball, divergence) for ball in self.balls for divergence in self.divergences))
-
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         first = population.codes[list(rows)].double()
         second = population.codes[population.partners[list(rows)]].double()
-        overlaps: list[Series] = []
-        reverse: list[Series] = []
-        margins: list[Series] = []
+        overlaps, reverse, margins = list[Series](), list[Series](), list[Series]()
         for case in self._cases():
             divergence = population.fitted(case.divergence)
             moved = self._after(case, observed)
@@ -98,34 +73,19 @@ class Overlap(Evaluation):
                 yes = (gaps < 0).double().masked_fill(undefined, torch.nan)
                 where.append(series_of(name, case.conditions, yes, "yes or no", Claim.LOWER, of, UNDEFINED))
             margin = (gap / clean).masked_fill(undefined, torch.nan)
-            margins.append(
-                series_of(
-                    "adversarial_margin",
-                    case.conditions,
-                    margin,
-                    "fraction of clean distance",
-                    Claim.UPPER,
-                    "smallest margin",
-                    UNDEFINED,
-                )
-            )
+            of, unit = "smallest margin", "fraction of clean distance"
+            margins.append(series_of("adversarial_margin", case.conditions, margin, unit, Claim.UPPER, of, UNDEFINED))
         risks = [summarise(series, "share", "lower", "overlap_risk") for series in overlaps]
         others = [summarise(series, "share", "lower", "overlap_risk_in_reverse") for series in reverse]
         estimates = [summarise(series, "median", "higher") for series in margins]
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=(*overlaps, *reverse, *margins),
-            estimates=(*risks, *estimates, *others),
-            curves=radius_curves(estimates),
-            warnings=population_warnings(population, self.divergences),
-        )
+        series, warnings = (*overlaps, *reverse, *margins), population_warnings(population, self.divergences)
+        curves = radius_curves(estimates)
+        return findings_of(population, rows, series, (*risks, *estimates, *others), warnings, curves)
 
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        case = shown_case(self._cases())
-
-        def attack(shown: list[int]) -> dict[str, torch.Tensor]:
+        def attack(case: Case, shown: list[int]) -> dict[str, torch.Tensor]:
             partners = population.partners[shown].tolist()
             return {
                 "attacked": self._moved(population, case, shown, partners),
@@ -133,19 +93,7 @@ class Overlap(Evaluation):
                 "other": population.pixels(partners),
             }
 
-        return extremes(population, rows, findings, "adversarial_margin", case, attack)
+        return self._extremes(population, rows, findings, "adversarial_margin", attack)
 
     def _attacks(self, ball: Ball, divergence: Divergence) -> Targeted:
         return Targeted(ball, self.attacks, divergence, self.samples)
-
-    def _moved(self, population: Population, case: Case, rows: Sequence[int], targets: Sequence[int]) -> Pixels:
-        attacks = self._attacks(case.ball, case.divergence)
-        return attacks.pixels(population, rows, targets)[self.attacks.index(case.attack)]
-
-    def _cases(self) -> list[Case]:
-        return cases(self.balls, self.attacks, self.divergences)
-
-    def _after(self, case: Case, observed: Observed) -> Observed:
-        """Return the codes of both ways after the attack of ``case``."""
-        attacks = self._attacks(case.ball, case.divergence)
-        return attacks.of_attack(case.attack, self.observation().of(attacks, observed))

@@ -30,7 +30,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.quantiles import radius_estimates
 from holdfast.core.statistics.summaries import series_of
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.observation import Joint, Observation, population_warnings
+from holdfast.measure.observation import Joint, Observation, findings_of, population_warnings
 from holdfast.measure.population import Population
 
 WIDEST = Linf(0.5)
@@ -116,17 +116,10 @@ class QueryOnly(Evaluation):
                 )
 
     def observation(self) -> Joint:
-        attacks = self._own_attacks
-        parts = [
-            part
-            for ball, divergence in attacks.cases
-            for part in (
-                attacks.observation(ball, divergence),
-                attacks.noise(ball),
-                *(self._searched(ball, divergence, search) for search in self.searches),
-            )
-        ]
-        return Joint((*dict.fromkeys(parts), *map(self._decided, self.divergences)))
+        def searched(ball: Ball, divergence: Divergence) -> list[Observation]:
+            return [self._searched(ball, divergence, search) for search in self.searches]
+
+        return Joint((*self._own_attacks.parts(searched), *map(self._decided, self.divergences)))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         joint = self.observation()
@@ -142,18 +135,10 @@ class QueryOnly(Evaluation):
         for divergence in self.divergences:
             radii = joint.of(self._decided(divergence), observed)["radius"]
             further = {"attack": "rays", "divergence": str(divergence), "queries": str(self.decisions)}
-            within = {"ball": str(WIDEST), **further}
-            decided = series_of(
-                "decision_radius", within, radii, f"{WIDEST.name} distance", Claim.UPPER, SMALLEST, LEFT_OUT
-            )
-            series.append(decided)
-            estimates += radius_estimates(decided)
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(series),
-            estimates=tuple(estimates),
-            warnings=population_warnings(population, self.divergences),
-        )
+            within, unit = {"ball": str(WIDEST), **further}, f"{WIDEST.name} distance"
+            series.append(series_of("decision_radius", within, radii, unit, Claim.UPPER, SMALLEST, LEFT_OUT))
+            estimates += radius_estimates(series[-1])
+        return findings_of(population, rows, series, estimates, population_warnings(population, self.divergences))
 
     def _decided(self, divergence: Divergence) -> DecisionRadii:
         return DecisionRadii(self.decisions, divergence, self.samples)

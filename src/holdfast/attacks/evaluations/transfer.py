@@ -32,7 +32,7 @@ from holdfast.core.objective import AttackContext
 from holdfast.core.records import Findings
 from holdfast.core.run_settings import Observed
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.observation import Joint, Observation, population_warnings
+from holdfast.measure.observation import Joint, Observation, findings_of, population_warnings
 from holdfast.measure.population import Population
 
 
@@ -69,12 +69,10 @@ class Transferred(Observation):
         if surrogate is None:
             return unknown
         # What a divergence learned from the codes of one encoder means nothing for those of another.
-        climbed = (
-            L2Distance() if self.divergence.learns else differentiable(self.divergence).of_tokens(surrogate.tokens)
-        )
+        climbed = L2Distance() if self.divergence.learns else differentiable(self.divergence)
         attacked_context = AttackContext(surrogate, context.pixels, context.noise)
         try:
-            moved = attacked_pixels(attacked_context, Away(climbed), self.attack, self.ball)
+            moved = attacked_pixels(attacked_context, Away(climbed.of_tokens(surrogate.tokens)), self.attack, self.ball)
         except NoGradientError:
             return unknown
         return {"codes": population.encode(moved)}
@@ -131,38 +129,23 @@ class Transfer(Evaluation):
         return replace(self, surrogates=tuple(sorted(chosen)))
 
     def observation(self) -> Joint:
-        attacks = self._own_attacks
-        parts = [
-            part
-            for ball, divergence in attacks.cases
-            for part in (
-                attacks.observation(ball, divergence),
-                attacks.noise(ball),
-                *(self._transferred(ball, divergence, surrogate) for surrogate in self.surrogates),
-            )
-        ]
-        return Joint(tuple(dict.fromkeys(parts)))
+        def transferred(ball: Ball, divergence: Divergence) -> list[Observation]:
+            return [self._transferred(ball, divergence, surrogate) for surrogate in self.surrogates]
+
+        return Joint(self._own_attacks.parts(transferred))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         joint, unfit = self.observation(), dict[str, None]()
 
         def transferred(ball: Ball, divergence: Divergence) -> dict[Further, Tensor]:
-            codes = {
-                surrogate.rpartition("@")[0]: joint.of(self._transferred(ball, divergence, surrogate), observed)[
-                    "codes"
-                ]
-                for surrogate in self.surrogates
-            }
+            parts = {name: self._transferred(ball, divergence, name) for name in self.surrogates}
+            codes = {name.rpartition("@")[0]: joint.of(part, observed)["codes"] for name, part in parts.items()}
             unfit.update({name: None for name, moved in codes.items() if moved.isnan().all()})
             return {(("attack", label(self.attack)), ("surrogate", name)): moved for name, moved in codes.items()}
 
         series, estimates = self._own_attacks.beside(population, rows, joint, observed, transferred)
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(series),
-            estimates=tuple(estimates),
-            warnings=(*population_warnings(population, self.divergences), *map(_unfit, unfit)),
-        )
+        warnings = (*population_warnings(population, self.divergences), *map(_unfit, unfit))
+        return findings_of(population, rows, series, estimates, warnings)
 
     @property
     def _own_attacks(self) -> OwnAttacks:

@@ -27,7 +27,7 @@ from holdfast.core.records import Findings, Picture
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.observation import Joint, Observation, population_warnings
+from holdfast.measure.observation import Joint, Observation, findings_of, population_warnings
 from holdfast.measure.population import Fit, Population, whitenings
 
 # One perturbation for all images: learned from some of them, shown to all.
@@ -253,17 +253,7 @@ class UniversalRisk(Evaluation):
     headline = ("harm_kept", "nearest_neighbour_accuracy")
 
     def observation(self) -> Joint:
-        attacks = self._own_attacks
-        parts = [
-            part
-            for ball, divergence in attacks.cases
-            for part in (
-                attacks.observation(ball, divergence),
-                self._universal(ball, divergence),
-                attacks.noise(ball),
-            )
-        ]
-        return Joint(tuple(dict.fromkeys(parts)))
+        return Joint(self._own_attacks.parts(lambda *case: [self._universal(*case)], noise_last=True))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         joint, masks = self.observation(), seen_and_unseen(population, rows, self.seen)
@@ -273,31 +263,21 @@ class UniversalRisk(Evaluation):
 
         halves = [((("images", name),), mask) for name, mask in zip((SEEN, UNSEEN), masks, strict=True)]
         series, estimates = self._own_attacks.beside(population, rows, joint, observed, universal, halves)
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(series),
-            estimates=tuple(estimates),
-            warnings=population_warnings(population, self.divergences),
-        )
+        return findings_of(population, rows, series, estimates, population_warnings(population, self.divergences))
 
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        domain, (ball, divergence) = (
-            population.encoder.domain,
-            max(self._own_attacks.cases, key=lambda case: case[0].radius),
-        )
+        domain, cases = population.encoder.domain, self._own_attacks.cases
+        ball, divergence = max(cases, key=lambda case: case[0].radius)
         unseen = seen_and_unseen(population, rows, self.seen)[1].nonzero()[:, 0].tolist()
         shown = [rows[place] for place in unseen[:SHOWN]]
         if not shown or len(domain.shape) != 3:
             return ()
         way, clean = self._universal(ball, divergence), population.pixels(shown)
         moved = way.pixels(population, shown)
-        parts = {
-            "perturbation": change(
-                torch.zeros_like(clean[:1]), population.learned(way.perturbation), domain, ball.radius
-            )[0]
-        }
+        learned = population.learned(way.perturbation)
+        parts = {"perturbation": change(torch.zeros_like(clean[:1]), learned, domain, ball.radius)[0]}
         for k, row_shown in enumerate(shown):
             name = population.images.ids[row_shown]
             parts |= {name: clean[k], f"{name}, moved": moved[k]}
@@ -309,7 +289,5 @@ class UniversalRisk(Evaluation):
         return OwnAttacks(self.balls, self.attacks, self.divergences, self.samples)
 
     def _universal(self, ball: Ball, divergence: Divergence) -> Universal:
-        return Universal(self._perturbation(ball, divergence), self.samples)
-
-    def _perturbation(self, ball: Ball, divergence: Divergence) -> UniversalPerturbation:
-        return UniversalPerturbation(ball, divergence, self.seen, self.restarts, self.steps, self.batch)
+        learned = UniversalPerturbation(ball, divergence, self.seen, self.restarts, self.steps, self.batch)
+        return Universal(learned, self.samples)

@@ -30,7 +30,7 @@ from holdfast.corruptions.corrupted_codes import (
     without_labels,
 )
 from holdfast.measure.evaluation import Evaluation, Sizes, without
-from holdfast.measure.observation import Joint
+from holdfast.measure.observation import Joint, curve_of, findings_of
 from holdfast.measure.population import Population
 from holdfast.probes.base import Probe, accuracy_warnings, chance_estimate
 from holdfast.probes.linear import Linear
@@ -86,8 +86,7 @@ class CorruptionError(Evaluation):
         series, estimates = list[Series](), list[Estimate]()
         references = population.choose(self.reference)
         pairs, groups = population.codes[references], population.groups_of(references)
-        lost: list[float] = []
-        label_free: list[Estimate] = []
+        lost, label_free = list[float](), list[Estimate]()
         by_kind = {name: self.observation().of(self._corrupted(name), observed) for name in self.kinds}
         for name, values in by_kind.items():
             some, numbers = without_labels(name, values, pairs, groups)
@@ -102,8 +101,8 @@ class CorruptionError(Evaluation):
                 for name, values in by_kind.items()
             }
             right = plain.of_probe(probe, self.observation().of(plain, observed))["clean"][:, 0]
-            original = series_of("clean_wrong", {"probe": str(probe)}, 1 - right,
-                                 "yes or no", Claim.ESTIMATE, "error of the probe on clean images", UNDEFINED)  # fmt: skip
+            case, of = {"probe": str(probe)}, "error of the probe on clean images"
+            original = series_of("clean_wrong", case, 1 - right, "yes or no", Claim.ESTIMATE, of, UNDEFINED)
             clean.append(summarise(original, "share", "lower", "clean_error"))
             records = list(self._errors(str(probe), errors, without(self, population.encoder)))
             series += [*records, original]
@@ -113,17 +112,16 @@ class CorruptionError(Evaluation):
             ]
             estimates.append(clean[-1])
             each = torch.cat([*errors.values()], dim=1).mean(0).tolist()
-            case = {"probe": str(probe), "of": "corruption_error", "with": "nearest_neighbour_accuracy"}
+            case |= {"of": "corruption_error", "with": "nearest_neighbour_accuracy"}
             estimates += rank_correlation(each, lost, case)
         accuracies = [estimate.model_copy(update={"value": 1 - estimate.value}) for estimate in clean]
         learned = [population.learned(probe) for probe in self.probes]
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(series),
-            estimates=(*estimates, *label_free, chance_estimate(population, rows)),
-            curves=tuple(severity_curves(estimates)),
-            warnings=accuracy_warnings(population, rows, learned, accuracies, "its errors"),
+        warnings, curves = (
+            accuracy_warnings(population, rows, learned, accuracies, "its errors"),
+            severity_curves(estimates),
         )
+        every = (*estimates, *label_free, chance_estimate(population, rows))
+        return findings_of(population, rows, series, every, warnings, curves)
 
     def _clean(self) -> CorruptedAnswers:
         return CorruptedAnswers(self.probes, (), self.samples)
@@ -158,13 +156,5 @@ def severity_curves(estimates: Sequence[Estimate]) -> Iterator[Curve]:
         if "severity" in estimate.conditions:
             lines.setdefault((estimate.conditions["probe"], estimate.conditions["corruption"]), []).append(estimate)
     for (probe, corruption), points in lines.items():
-        yield Curve(
-            quantity="corruption_error",
-            conditions={"probe": probe, "corruption": corruption},
-            x_label="severity",
-            y_label="error",
-            x=tuple(float(point.conditions["severity"]) for point in points),
-            y=tuple(point.value for point in points),
-            low=tuple(point.low for point in points),
-            high=tuple(point.high for point in points),
-        )
+        case, severities = {"probe": probe, "corruption": corruption}, [float(p.conditions["severity"]) for p in points]
+        yield curve_of("corruption_error", case, "severity", "error", severities, points)

@@ -34,7 +34,7 @@ from holdfast.corruptions.corrupted_codes import (
     without_labels,
 )
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.observation import Joint
+from holdfast.measure.observation import Joint, findings_of
 from holdfast.measure.population import Population
 from holdfast.probes.base import Probe, accuracy_warnings, chance_estimate, class_names
 from holdfast.probes.linear import Linear
@@ -128,12 +128,9 @@ class CorruptionTest(Evaluation):
         numbers.correlations([str(probe) for probe in self.probes], [str(corruption) for corruption in fit])
         learned = [population.learned(probe) for probe in self.probes]
         clean = [estimate for estimate in numbers.estimates if estimate.quantity == "clean_accuracy"]
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(numbers.series),
-            estimates=(*numbers.estimates, chance_estimate(population, rows)),
-            warnings=(*warnings, *accuracy_warnings(population, rows, learned, clean, "its drops")),
-        )
+        warnings += accuracy_warnings(population, rows, learned, clean, "its drops")
+        estimates = (*numbers.estimates, chance_estimate(population, rows))
+        return findings_of(population, rows, numbers.series, estimates, warnings)
 
     def _clean(self) -> CorruptedAnswers:
         return CorruptedAnswers(self.probes, (), self.samples)
@@ -195,11 +192,9 @@ class Numbers:
             if (each := answer["taught"].double()).shape[1] > 1:
                 lost_each = [float(drops(clean, column).mean()) for column in each.unbind(1)]
                 self.estimates.append(deviation(lost_each, {"probe": str(probe), "corruption": str(corruption)}))
-        right_series = series_of(
-            "clean_right", {"probe": str(probe)}, clean, "yes or no", Claim.ESTIMATE, CLEAN, UNDEFINED
-        )
-        self.series.append(right_series)
-        self.estimates.append(summarise(right_series, "share", "higher", "clean_accuracy"))
+        case, unit = {"probe": str(probe)}, "yes or no"
+        self.series.append(series_of("clean_right", case, clean, unit, Claim.ESTIMATE, CLEAN, UNDEFINED))
+        self.estimates.append(summarise(self.series[-1], "share", "higher", "clean_accuracy"))
 
     def low_ends(self, population: Population, rows: Sequence[int]) -> None:
         """Add what mean accuracies hide: images right under few corruptions, the lowest, and the worst class."""

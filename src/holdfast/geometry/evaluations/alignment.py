@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import nan
+from math import isnan, nan
 from typing import final
 
 import numpy as np
@@ -24,15 +24,17 @@ from holdfast.core.points.counting import Groups
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
-from holdfast.geometry.spectrum import interval_method, lidar
+from holdfast.geometry.spectrum import lidar, rank_estimate
 from holdfast.geometry.sphere import ZERO
 from holdfast.geometry.views import Views
 from holdfast.measure.evaluation import Evaluation, Sizes, without
+from holdfast.measure.observation import findings_of
 from holdfast.measure.population import Population
 from holdfast.transforms.base import Transform
 
 EDITS = "crop:0.2 rotation:10 brightness:0.2 contrast:0.6 hue-saturation:0.2 gamma:0.6 blur:0.02 noise:0.1"
 VIEWS = tuple(map(Transform.read, EDITS.split()))
+OF = "of the embeddings of images and their views"
 ONE = "all images have one embedding, so there is no distance to compare with"
 
 
@@ -83,31 +85,22 @@ class Alignment(Evaluation):
             for k, view in enumerate(self.views)
         ]
         whole = _series("alignment", over, squares.mean(1), of, (0.0, 4.0))
-        relative = _series(
-            "relative_alignment_influence",
-            over,
-            relative_to_others(squares.mean(1), unit, population.groups_of(rows)),
-            f"{of}, over that of different images",
+        shares = relative_to_others(squares.mean(1), unit, population.groups_of(rows))
+        relative = _series("relative_alignment_influence", over, shares, f"{of}, over that of different images")
+        complete = len(rows) == len(self.observation().rows(population))
+        estimates = (
+            summarise(relative, "mean", "lower", "relative_alignment"),
+            summarise(whole, "mean", "lower"),
+            _lidar(population, rows, clean, views, complete).model_copy(update={"conditions": over}),
+            *(summarise(part, "mean", "lower") for part in parts),
         )
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=(relative, whole, *parts),
-            estimates=(
-                summarise(relative, "mean", "lower", "relative_alignment"),
-                summarise(whole, "mean", "lower"),
-                _lidar(
-                    population, rows, clean, views, len(rows) == len(self.observation().rows(population))
-                ).model_copy(update={"conditions": over}),
-                *(summarise(part, "mean", "lower") for part in parts),
-            ),
-            warnings=tuple(
-                f"The view {part.conditions['view']} changes no embedding at all, which may say more about these "
-                "images than "
-                "about the encoder: leave it out of alignment.views if it does not apply to them."
-                for part in parts
-                if all(abs(value) <= ROUNDED for value in part.values)
-            ),
-        )
+        warnings = [
+            f"The view {part.conditions['view']} changes no embedding at all, which may say more about these images than "
+            "about the encoder: leave it out of alignment.views if it does not apply to them."
+            for part in parts
+            if all(abs(value) <= ROUNDED for value in part.values)
+        ]
+        return findings_of(population, rows, (relative, whole, *parts), estimates, warnings)
 
 
 def on_sphere(codes: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -163,22 +156,8 @@ def _lidar(
 ) -> Estimate:
     """Return LiDAR; undefined of some of the images, because it grows with their number."""
     # In an order that ids alone decide, so that no group of the jackknife depends on the order of the images.
-    rank = {row: k for k, row in enumerate(population.random_order.tolist())}
-    order = sorted(range(len(rows)), key=lambda k: rank[rows[k]])
-    value, low, high = lidar(torch.cat([clean[:, None], views.to(clean.dtype)], 1)[order]) if whole else (nan, nan, nan)
-    defined = value == value
+    place = population.order_of.tolist()
+    order = sorted(range(len(rows)), key=lambda k: place[rows[k]])
+    rank = lidar(torch.cat([clean[:, None], views.to(clean.dtype)], 1)[order]) if whole else (nan, nan, nan)
     why = "no view changes any embedding" if whole else "it grows with the number of images, and not all were looked at"
-    return Estimate(
-        quantity="lidar",
-        value=value,
-        low=low,
-        high=high,
-        n=len(rows),
-        method=interval_method((value, low, high)) if low == low else f"no interval: {len(rows)} images",
-        unit="dimensions",
-        claim=Claim.ESTIMATE,
-        of="LiDAR of the embeddings of images and their views",
-        better="higher",
-        statistic="whole",
-        reason=None if defined else why,
-    )
+    return rank_estimate("lidar", rank, len(rows), f"LiDAR {OF}", reason=why if isnan(rank[0]) else None)

@@ -42,10 +42,11 @@ from holdfast.geometry.classes import (
     uniformity,
     within,
 )
-from holdfast.geometry.spectrum import GROUPS, interval_method, rankme, rankme_influence
+from holdfast.geometry.spectrum import GROUPS, rank_estimate, rankme, rankme_influence
 from holdfast.geometry.sphere import ZERO, Neighbourhoods, Sphere, Strangers, Tags, groups_of, sphere_warnings
 from holdfast.geometry.views import Lengths
 from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.observation import findings_of, line_of
 from holdfast.measure.population import Fit, Population
 
 FEW = {"hub_skewness": 300, "hub_share": 1000}
@@ -136,19 +137,17 @@ class SpaceGeometry(Evaluation):
         moves = [each.series(where, len(rows)) for each in moves_of_rank(codes, rank)]
         if moves:
             rank = rank.model_copy(update={"series": moves[0].quantity, "statistic": "mean"})
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=(*series, *moves),
-            estimates=(
-                rank,
-                *(each.estimate(part) for each, part in zip(measured, series, strict=True) if each.better),
-                *(summarise(part, "median", "higher") for part in series if part.quantity == TAG_MARGIN),
-                *(summarise(part, "share", "lower") for part in series if part.quantity == TAG_LED),
-            ),
-            curves=(spectrum, *(_class_curve(grouped) if kind == "class" else ())),
-            warnings=sphere_warnings(population, sphere, len(rows)),
-            groups=() if groups is None else tuple(groups[row] for row in rows),
+        estimates = (
+            rank,
+            *(each.estimate(part) for each, part in zip(measured, series, strict=True) if each.better),
+            *(summarise(part, "median", "higher") for part in series if part.quantity == TAG_MARGIN),
+            *(summarise(part, "share", "lower") for part in series if part.quantity == TAG_LED),
         )
+        curves = (spectrum, *(_class_curve(grouped) if kind == "class" else ()))
+        warnings = sphere_warnings(population, sphere, len(rows))
+        findings = findings_of(population, rows, (*series, *moves), estimates, warnings, curves)
+        named = () if groups is None else tuple(groups[row] for row in rows)
+        return findings.model_copy(update={"groups": named})
 
     def _neighbourhoods(self) -> Neighbourhoods:
         return Neighbourhoods(self.k, self.samples)
@@ -202,9 +201,8 @@ def _hubs(sphere: Sphere, k: int) -> Iterator[Measured]:
         count = occurrences(sphere.near).astype(float)
     why = "all embeddings are one" if sphere.constant else f"{n} images are too few for {k} neighbours"
     of = "fraction of neighbours' places that the top 1% of images take"
-    yield Measured(
-        "hub_skewness", skew, "third moment", "skewness of occurrences as a neighbour", "lower", conditions, why
-    )
+    skewed = "skewness of occurrences as a neighbour"
+    yield Measured("hub_skewness", skew, "third moment", skewed, "lower", conditions, why)
     yield Measured("hub_share", share, "fraction of places", of, "lower", conditions, why)
     yield Measured("occurrences", count, "lists", "lists of nearest neighbours an image is in", None, conditions, why)
 
@@ -227,14 +225,10 @@ def _class_curve(grouped: GroupUniformity) -> Iterator[Curve]:
     parts = [np.sort(grouped.values[rows]) for rows in grouped.groups.values()]
     ends = [skewed_interval(part) for part in parts]
     if parts:
-        yield Curve(
-            quantity="uniformity_within_classes",
-            x_label="class",
-            y_label="uniformity within the class",
-            x=tuple(map(float, grouped.groups)),
-            y=tuple(float(part.mean()) for part in parts),
-            low=tuple(low for low, _ in ends),
-            high=tuple(high for _, high in ends),
+        name, label, means = "uniformity_within_classes", "uniformity within the class", [part.mean() for part in parts]
+        low, high = zip(*ends, strict=True)
+        yield line_of(name, {}, "class", label, map(float, grouped.groups), means).model_copy(
+            update={"low": low, "high": high}
         )
 
 
@@ -274,38 +268,18 @@ class Measured:
             return estimate.model_copy(update={"low": max(0.0, estimate.low), "high": min(1.0, estimate.high)})
         else:
             return estimate
-        return estimate.model_copy(
-            update={"low": nan, "high": nan, "method": why, "series": None, "statistic": "other"}
-        )
+        update = {"low": nan, "high": nan, "method": why, "series": None, "statistic": "other"}
+        return estimate.model_copy(update=update)
 
 
 def rank_and_spectrum(codes: Float[Tensor, "n d"]) -> tuple[Estimate, Curve]:
     """Return RankMe of the codes with their lengths, and their singular values."""
-    (value, low, high), spectrum = rankme(codes)
-    n = len(codes)
-    estimate = Estimate(
-        quantity="rankme",
-        value=value,
-        low=low,
-        high=high,
-        n=n,
-        method=f"{interval_method((value, low, high))}{far_out(codes)}" if low == low else f"no interval: {n} images",
-        unit="dimensions",
-        claim=Claim.ESTIMATE,
-        of="RankMe of the clean embeddings",
-        better="higher",
-        statistic="whole",
-    )
+    rank, spectrum = rankme(codes)
+    estimate = rank_estimate("rankme", rank, len(codes), "RankMe of the clean embeddings", far_out(codes))
     ranks = np.unique(np.geomspace(1, len(spectrum), min(DRAWN, len(spectrum))).round().astype(int))
     shares = (spectrum / spectrum.sum().clamp(min=torch.finfo(spectrum.dtype).tiny)).cpu().numpy()
-    curve = Curve(
-        quantity="singular_values",
-        x_label="place",
-        y_label="fraction of the sum of singular values",
-        x=tuple(ranks.astype(float).tolist()),
-        y=tuple(shares[ranks - 1].tolist()),
-    )
-    return estimate, curve
+    label, values = "fraction of the sum of singular values", shares[ranks - 1]
+    return estimate, line_of("singular_values", {}, "place", label, ranks.astype(float), values)
 
 
 def moves_of_rank(codes: Float[Tensor, "n d"], rank: Estimate) -> Iterator[Measured]:

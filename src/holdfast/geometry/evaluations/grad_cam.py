@@ -16,12 +16,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Pixels
-from holdfast.core.pictures import ends, row
+from holdfast.core.pictures import ends
 from holdfast.core.records import Claim, Findings, Picture
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.geometry.views import Map, Maps, changed
 from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.observation import findings_of, pictures_of
 from holdfast.measure.population import Population
 from holdfast.transforms.base import Transform
 
@@ -60,11 +61,7 @@ class GradCam(Evaluation):
         values, case = overlap(observed["clean"], observed["changed"]), {"change": str(self.change)}
         of = "overlap of the maps of an image and of its changed version"
         series = series_of("map_overlap", case, values, "fraction of the map", Claim.ESTIMATE, of, NONE)
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=(series,),
-            estimates=(summarise(series, "mean", "higher"),),
-        )
+        return findings_of(population, rows, [series], [summarise(series, "mean", "higher")])
 
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
@@ -78,15 +75,8 @@ class GradCam(Evaluation):
         maps = self.observation().observe(population, shown)
         parts = {"clean": clean, "its map": overlaid(clean, maps["clean"])}
         parts |= {"changed": moved, "its map after": overlaid(self.change.undone(moved), maps["changed"])}
-        pictures = [
-            row(
-                f"{findings.ids[position]}: overlap {values[position]:.3g} ({self.change})",
-                {label: images[k] for label, images in parts.items()},
-                domain,
-            )
-            for k, position in enumerate(positions)
-        ]
-        return tuple(picture for picture in pictures if picture is not None)
+        captions = [f"{findings.ids[place]}: overlap {values[place]:.3g} ({self.change})" for place in positions]
+        return pictures_of(captions, parts, domain)
 
 
 def overlap(a: Map, b: Map) -> Float[Tensor, "b"]:

@@ -26,13 +26,13 @@ from holdfast.attacks.presets import NAMED, label
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Cosine, Divergence, Tokens
 from holdfast.core.encoder import Domain, Pixels
-from holdfast.core.pictures import ends, row
+from holdfast.core.pictures import ends
 from holdfast.core.records import Claim, Conditions, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.geometry.patches import ALL, IMAGE, AttackedPatches, EditedPatches, Gallery
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.observation import Joint, entries, population_warnings
+from holdfast.measure.observation import Joint, entries, findings_of, pictures_of, population_warnings
 from holdfast.measure.population import Population
 from holdfast.transforms.severity import edits_named, families
 
@@ -108,9 +108,8 @@ class PatchRetrieval(Evaluation):
         among = AMONG if population.encoder.tokens > 1 else {"all": ALL}
         clean, kept, attacked = list[Series](), list[Series](), list[Series]()
         for key, where in among.items():
-            clean.append(
-                _series("clean_patches_found", {"among": where}, entries(edited, "clean")[key], Claim.ESTIMATE)
-            )
+            found = entries(edited, "clean")[key]
+            clean.append(_series("clean_patches_found", {"among": where}, found, Claim.ESTIMATE))
             shares = entries(edited, "edited")[key]
             for name, span in families(self._edited().edits):
                 conditions = {"edit": name, "among": where}
@@ -122,12 +121,8 @@ class PatchRetrieval(Evaluation):
             conditions = {"ball": str(ball), "attack": label(attack), "divergence": distance, "among": where}
             attacked.append(_series("patches_found", conditions, shares, Claim.UPPER))
         series = (*attacked, *kept, *clean)
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=series,
-            estimates=tuple(summarise(part, "mean", "higher") for part in series),
-            warnings=(*population_warnings(population), *_pooled(population)),
-        )
+        warnings = (*population_warnings(population), *_pooled(population))
+        return findings_of(population, rows, series, [summarise(part, "mean", "higher") for part in series], warnings)
 
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
@@ -146,11 +141,9 @@ class PatchRetrieval(Evaluation):
         parts = {"clean": population.pixels(shown), "attacked": attacked}
         if (faded := faded_outside(parts["clean"], lost, domain)) is not None:
             parts["lost patches, others faded"] = faded
-        pictures = []
-        for k, position in enumerate(positions):
-            caption = f"{findings.ids[position]}: {values[position]:.3g} of its patches found ({ball}, {label(attack)})"
-            pictures.append(row(caption, {name: pixels[k] for name, pixels in parts.items()}, domain))
-        return tuple(picture for picture in pictures if picture is not None)
+        how = f"of its patches found ({ball}, {label(attack)})"
+        captions = [f"{findings.ids[position]}: {values[position]:.3g} {how}" for position in positions]
+        return pictures_of(captions, parts, domain)
 
     def _edited(self) -> EditedPatches:
         return EditedPatches(edits_named(self.name, self.edits), self.divergence, self.searched, self.samples)
@@ -178,9 +171,8 @@ def faded_outside(pixels: Pixels, patches: Bool[Tensor, "b t"], domain: Domain) 
 
 
 def _series(quantity: str, conditions: Conditions, shares: Tensor, claim: Claim) -> Series:
-    return series_of(
-        quantity, conditions, shares, "fraction of patches", claim, "patches that find themselves", UNDEFINED
-    )
+    of = "patches that find themselves"
+    return series_of(quantity, conditions, shares, "fraction of patches", claim, of, UNDEFINED)
 
 
 def _pooled(population: Population) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.intervals import share_interval
 from holdfast.core.statistics.summaries import summarise
 from holdfast.measure.evaluation import LATER, Evaluation, Sizes
-from holdfast.measure.observation import Joint
+from holdfast.measure.observation import Joint, curve_of, estimate_of, findings_of
 from holdfast.measure.population import Population
 from holdfast.probes.base import Probe, accuracy_warnings, chance_estimate, class_names
 from holdfast.probes.linear import Linear
@@ -78,21 +78,13 @@ class ProbeAccuracy(Evaluation):
         many = len(population.learned(self.probes[0]).classes) > TOP  # among five of five, all are
         five = [summarise(series, "share", "higher", "top5_accuracy") for series in among if many]
         by_class = [class_accuracies(population, labels, rank.cpu(), w) for rank, w in zip(ranks, named, strict=True)]
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=(*right, *(among if many else ()), *margins),
-            estimates=(
-                *first,
-                *five,
-                chance_estimate(population, rows),
-                *(estimate for each in by_class if len(each) <= LISTED for estimate in each),
-                *shot_accuracies(labels, ranks, named, shots_of(population, self.shots)),
-            ),
-            curves=tuple(
-                class_curve(each, where) for each, where in zip(by_class, named, strict=True) if len(each) > 1
-            ),
-            warnings=accuracy_warnings(population, rows, [*map(population.learned, self.probes)], first, "its margins"),
-        )
+        listed = [estimate for each in by_class if len(each) <= LISTED for estimate in each]
+        by_shots = shot_accuracies(labels, ranks, named, shots_of(population, self.shots))
+        estimates = (*first, *five, chance_estimate(population, rows), *listed, *by_shots)
+        curves = [class_curve(each, where) for each, where in zip(by_class, named, strict=True) if len(each) > 1]
+        learned = [population.learned(probe) for probe in self.probes]
+        warnings = accuracy_warnings(population, rows, learned, first, "its margins")
+        return findings_of(population, rows, (*right, *(among if many else ()), *margins), estimates, warnings, curves)
 
     def _answers(self, probe: Probe) -> Answers:
         return Answers(probe, self.samples)
@@ -110,21 +102,9 @@ def class_accuracies(
 
 
 def _share(quantity: str, right: Bool[Tensor, "m"], conditions: Conditions) -> Estimate:
-    low, high = share_interval(int(right.sum()), len(right))
-    return Estimate(
-        quantity=quantity,
-        conditions=conditions,
-        value=float(right.double().mean()),
-        low=low,
-        high=high,
-        n=len(right),
-        method="mid-P",
-        unit="fraction of samples",
-        claim=Claim.ESTIMATE,
-        of=CLEAN,
-        better="higher",
-        statistic="whole",
-    )
+    n, number = len(right), (float(right.double().mean()), *share_interval(int(right.sum()), len(right)))
+    unit, how = "fraction of samples", "mid-P"
+    return estimate_of(quantity, number, n, how, unit, CLEAN, "higher", conditions, statistic="whole")
 
 
 def shots_of(population: Population, shots: str) -> dict[str, tuple[int, ...]]:
@@ -169,13 +149,5 @@ def class_curve(classes: Sequence[Estimate], conditions: Conditions) -> Curve:
     """Accuracies of all classes, from the worst to the best."""
     order = torch.tensor([kind.value for kind in classes]).argsort(stable=True).tolist()
     ranked = [classes[index] for index in order]
-    return Curve(
-        quantity="class_accuracy",
-        conditions=conditions,
-        x_label="classes, the worst first",
-        y_label="accuracy",
-        x=tuple(range(1, len(ranked) + 1)),
-        y=tuple(estimate.value for estimate in ranked),
-        low=tuple(estimate.low for estimate in ranked),
-        high=tuple(estimate.high for estimate in ranked),
-    )
+    places = range(1, len(ranked) + 1)
+    return curve_of("class_accuracy", conditions, "classes, the worst first", "accuracy", places, ranked)

@@ -19,16 +19,17 @@ from typing import final
 import torch
 from torch import Tensor
 
+from holdfast.attacks.attacked_codes import change
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED, label
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
-from holdfast.core.pictures import SHOWN, row
+from holdfast.core.pictures import SHOWN
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.observation import Joint, Observation, radius_curve
+from holdfast.measure.observation import Joint, Observation, findings_of, pictures_of, radius_curve
 from holdfast.measure.population import Population
 from holdfast.probes.base import Probe, accuracy_warnings, class_names
 from holdfast.probes.linear import Linear
@@ -135,22 +136,19 @@ class RobustAccuracy(Evaluation):
             attacked = self._after(threat, observed)
             before, after = clean[threat.probe], attacked["rank"] == 0
             margin = torch.minimum(attacked["margin"], answers[threat.probe]["margin"])
+            fell = (~after).double().masked_fill(~before, torch.nan)
             kept.append(_series("robust", threat, (before & after).double(), Claim.UPPER))
-            fallen.append(
-                _series("attack_succeeds", threat, (~after).double().masked_fill(~before, torch.nan), Claim.LOWER)
-            )
+            fallen.append(_series("attack_succeeds", threat, fell, Claim.LOWER))
             margins.append(margin_series(threat.conditions, margin, "attacked_class_margin", Claim.UPPER))
         robust = [summarise(series, "share", "higher", "robust_accuracy") for series in kept]
         rates = [summarise(series, "share", "lower", "attack_success_rate") for series in fallen]
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=(*plain, *kept, *fallen, *margins),
-            estimates=(*accuracies, *robust, *rates),
-            curves=tuple(self._curves(accuracies, robust)),
-            warnings=accuracy_warnings(
-                population, rows, [*map(population.learned, self.probes)], accuracies, "its numbers under attack"
-            ),
+        learned, vain = [population.learned(probe) for probe in self.probes], "its numbers under attack"
+        warnings, curves = (
+            accuracy_warnings(population, rows, learned, accuracies, vain),
+            self._curves(accuracies, robust),
         )
+        series = (*plain, *kept, *fallen, *margins)
+        return findings_of(population, rows, series, (*accuracies, *robust, *rates), warnings, curves)
 
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
@@ -166,14 +164,13 @@ class RobustAccuracy(Evaluation):
         clean, moved = population.pixels(chosen), shown.pixels(population, chosen)[-1]
         with torch.no_grad():
             answers = fitted.classes[fitted.scores(fitted.encoder.forward(moved)).argmax(1)]
-        middle, half = (domain.low + domain.high) / 2, (domain.high - domain.low) / 2
-        change = domain.clip(middle + (moved - clean) * (half / ball.radius))
         names = class_names(population, population.labels[chosen]), class_names(population, answers)
-        pictures = []
-        for k, (right, wrong) in enumerate(zip(*names, strict=True)):
-            caption = f"{population.images.ids[chosen[k]]}: {right}, taken for {wrong} ({', '.join(where.values())})"
-            pictures.append(row(caption, {"clean": clean[k], "attacked": moved[k], "change": change[k]}, domain))
-        return tuple(picture for picture in pictures if picture is not None)
+        captions = [
+            f"{population.images.ids[row]}: {right}, taken for {wrong} ({', '.join(where.values())})"
+            for row, right, wrong in zip(chosen, *names, strict=True)
+        ]
+        parts = {"clean": clean, "attacked": moved, "change": change(clean, moved, domain, ball.radius)}
+        return pictures_of(captions, parts, domain)
 
     def _threats(self) -> Iterator[Threat]:
         """Yield every attack on every probe, as they are reported."""

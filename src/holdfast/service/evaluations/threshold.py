@@ -34,7 +34,7 @@ from holdfast.core.records import Claim, Conditions, Findings, Picture, Question
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.evaluation import Evaluation, Sizes, of_embeddings_alone, without
-from holdfast.measure.observation import Joint, population_warnings
+from holdfast.measure.observation import Joint, findings_of, population_warnings
 from holdfast.measure.population import Population
 from holdfast.service.edited_codes import AttackedMatches, EditedImages, rivals
 from holdfast.service.false_matches import (
@@ -141,14 +141,8 @@ class Threshold(Evaluation):
         for name, values in self._by_family(copies, recommended):
             series.append(self._share("missed_by_edit", {**recommended.conditions, "edit": name}, values))
             estimates.append(summarise(series[-1], "mean", "lower"))
-        return Findings(
-            ids=tuple(population.images.ids[index] for index in rows),
-            series=tuple(series),
-            estimates=tuple(estimates),
-            curves=curves(copies, measuring),
-            verdicts=(supported(recommended, rate),),
-            warnings=population_warnings(population, (Cosine(),)),
-        )
+        warnings, answer = population_warnings(population, (Cosine(),)), supported(recommended, rate)
+        return findings_of(population, rows, series, estimates, warnings, curves(copies, measuring), [answer])
 
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
@@ -158,9 +152,8 @@ class Threshold(Evaluation):
             return ()
         originals, groups = sorted(set(population.first_copies.tolist())), groups_of(population)
         codes = population.codes[originals]
-        largest = max(
-            Counter(groups[image] for image in originals).values()
-        )  # so that one of another group is among them
+        # Enough images that one of another group is among them.
+        largest = max(Counter(groups[image] for image in originals).values())
         nearest = nearest_rows(Cosine(), codes, codes, largest, exclude=range(len(codes))).cpu().tolist()
         pairs = dict[frozenset[int], float]()
         for place, near in enumerate(nearest):
@@ -227,6 +220,5 @@ class Threshold(Evaluation):
         return series_of(quantity, conditions, values, "fraction of edits", Claim.ESTIMATE, of, UNDEFINED)
 
     def _attacked(self, quantity: str, conditions: Conditions, values: Float[Tensor, "n"]) -> Series:
-        return series_of(
-            quantity, conditions, values, "yes or no", Claim.LOWER, "rate under the best attack", UNDEFINED
-        )
+        of = "rate under the best attack"
+        return series_of(quantity, conditions, values, "yes or no", Claim.LOWER, of, UNDEFINED)

@@ -25,7 +25,7 @@ from holdfast.core.records import Claim, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import over_references, series_of, summarise
 from holdfast.measure.evaluation import Sizes
-from holdfast.measure.observation import population_warnings, radius_curves
+from holdfast.measure.observation import findings_of, population_warnings, radius_curves
 from holdfast.measure.population import Population
 from holdfast.smoothing.index import abstains
 from holdfast.smoothing.plan import (
@@ -36,12 +36,13 @@ from holdfast.smoothing.plan import (
     SIZES,
     WITH_NOISE,
     CentredEvaluation,
-    certified_distance,
     check_centres,
+    contradictions,
     of_distance,
     sure,
 )
 
+UNPLACED = "the embedding cannot be placed under this divergence"
 MOVED = "displacement of the smoothed representation by the worst change of this l2 size"
 QUANTILE = (
     "fraction of pairs of other images that lie no farther apart than the worst change moves the smoothed embedding"
@@ -80,52 +81,30 @@ class CenterSmoothing(CentredEvaluation):
         check_centres(self.name, self.smoothing, self.radii, self.slack, self.alpha, self.looks)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        series: list[Series] = []
-        estimates: list[Estimate] = []
-        warnings: list[str] = []
+        series, estimates = list[Series](), list[Estimate]()
+        warnings = [*population_warnings(population, self.divergences)]
         joint = self.observation()
         noisy = joint.of(self.noisy_codes, observed)
         for divergence in self.divergences:
             values = self.noisy_codes.of_divergence(divergence, noisy)
-            error = series_of(
-                "smoothing_error",
-                {"noise": f"{self.sigma:g}", "divergence": str(divergence)},
-                of_distance(divergence, values["error"].double()),
-                str(divergence),
-                Claim.ESTIMATE,
-                "displacement of the representation by smoothing alone",
-                "the embedding cannot be placed under this divergence",
-            )
-            series.append(error)
-            estimates.append(summarise(error, "median", "lower"))
+            case, error = {"noise": f"{self.sigma:g}", "divergence": str(divergence)}, values["error"].double()
+            of, why = "displacement of the representation by smoothing alone", UNPLACED
+            moved, unit = of_distance(divergence, error), str(divergence)
+            series.append(series_of("smoothing_error", case, moved, unit, Claim.ESTIMATE, of, why))
+            estimates.append(summarise(series[-1], "median", "lower"))
             for radius in self.radii:
                 attacked = joint.of(self._attacked(radius, divergence), observed)
                 some, numbers, warned = self._case(population, radius, divergence, values, attacked)
                 series += some
                 estimates += numbers
                 warnings += warned
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(series),
-            estimates=tuple(estimates),
-            curves=radius_curves(estimates),
-            warnings=(*population_warnings(population, self.divergences), *warnings),
-        )
+        return findings_of(population, rows, series, estimates, warnings, radius_curves(estimates))
 
     def _case(
         self, population: Population, radius: float, divergence: Divergence, values: Observed, attacked: Observed
     ) -> tuple[list[Series], list[Estimate], list[str]]:
         """Return the certified and attacked values at one radius under one divergence."""
-        certified = certified_distance(
-            values["distances"],
-            values["held"],
-            radius,
-            self.smoothing,
-            self.slack,
-            self.alpha,
-            values["copies"],
-            self.looks,
-        )
+        certified = self._certified_distance(radius, values)
         failed = abstains(attacked["held"], self.selection, self.slack, self.alpha / 2) | certified.isnan()
         moved = torch.linalg.vector_norm(attacked["centre"].double() - values["centre"].double(), dim=1)
         moved = moved.masked_fill(failed, torch.nan)
@@ -159,7 +138,9 @@ class CenterSmoothing(CentredEvaluation):
             numbers += (
                 [sure(estimate, self.alpha, images) for estimate in summaries] if claim is Claim.UPPER else summaries
             )
-        return records, numbers, self._refuted(int((moved > certified).sum()), images, radius, divergence)
+        refuted, what = int((moved > certified).sum()), "moved the smoothed representation farther"
+        where = f"l2 radius {radius:g}, {divergence}"
+        return records, numbers, contradictions(refuted, images, self.alpha, what, where)
 
     def _on_scale(
         self, population: Population, divergence: Divergence, distance: Float[Tensor, "b"]
@@ -171,14 +152,3 @@ class CenterSmoothing(CentredEvaluation):
             return torch.full_like(distance, torch.nan), np.zeros(0)
         near = shares_within(fitted, distance.nanmedian()[None], clean, groups)[0]
         return share_of_pairs_within(fitted, distance, clean, groups), near.cpu().numpy()
-
-    def _refuted(self, refuted: int, images: int, radius: float, divergence: Divergence) -> list[str]:
-        """Return the sentence that must be seen if attacks refute more certificates than chance allows."""
-        from scipy.stats import binom
-
-        if refuted <= int(binom.ppf(0.999, images, self.alpha)):
-            return []
-        return [
-            f"CONTRADICTION: attacks moved the smoothed representation farther than certified at {refuted} of {images} "
-            f"images (l2 radius {radius:g}, {divergence}), more than alpha = {self.alpha:g} allows; report this as a defect."
-        ]

@@ -29,11 +29,11 @@ from holdfast.core.records import Claim, Conditions, Estimate, Findings, Questio
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.observation import Joint, population_warnings, radius_curves
+from holdfast.measure.observation import Joint, findings_of, population_warnings, radius_curves
 from holdfast.measure.population import Population
 from holdfast.smoothing.index import Smoothing
 from holdfast.smoothing.noisy_codes import AttackedUnitCodes, FeatureNoise, UnitCodes, certified_cosine
-from holdfast.smoothing.plan import SIMILAR, WITH_NOISE, check_alpha, check_noise, check_radii, sure
+from holdfast.smoothing.plan import SIMILAR, WITH_NOISE, check_alpha, check_noise, check_radii, contradictions, sure
 
 DRAWN = "noisy copies drawn until more of them would hardly improve the certificate"
 NOTHING = "no finite code"
@@ -123,18 +123,14 @@ class FeatureSmoothing(Evaluation):
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         joint = self.observation()
         noisy = joint.of(self.unit_codes, observed)
-        drawn = series_of(
-            "noisy_copies_drawn", {"noise": f"{self.sigma:g}"}, noisy["copies"].double(), "copies", Claim.ESTIMATE,
-            DRAWN, NOTHING,
-        )  # fmt: skip
+        case, copies = {"noise": f"{self.sigma:g}"}, noisy["copies"].double()
+        drawn = series_of("noisy_copies_drawn", case, copies, "copies", Claim.ESTIMATE, DRAWN, NOTHING)
         order = population.order_of[list(rows)].argsort().to(noisy["anchor"].device)  # that of the rows says nothing
         similar = to_another(noisy["anchor"][order])[order.argsort()]
-        apart = series_of(
-            "cosine_similarity_of_different_images", {"noise": f"{self.sigma:g}"}, similar, "cosine",
-            Claim.ESTIMATE, "cosine similarity of the smoothed embeddings of an image and of another one", ALONE,
-        )  # fmt: skip
-        series = [drawn, apart]
-        estimates, warnings = [summarise(drawn, "median", "lower"), summarise(apart, "median", "neither")], list[str]()
+        of = "cosine similarity of the smoothed embeddings of an image and of another one"
+        apart = series_of(FOR_COMPARISON.quantities[0], case, similar, "cosine", Claim.ESTIMATE, of, ALONE)
+        series, warnings = [drawn, apart], [*population_warnings(population, (Cosine(),))]
+        estimates = [summarise(drawn, "median", "lower"), summarise(apart, "median", "neither")]
         for radius in self.radii:
             certified = certified_cosine(noisy["low"], radius, self.sigma).clamp_min(-1.0)
             # No claim is left of a negative bound: the mean of unit codes may be as short as one likes.
@@ -143,39 +139,23 @@ class FeatureSmoothing(Evaluation):
             some, numbers = self._case(radius, certified.cpu(), attacked)
             series += some
             estimates += numbers
-            warnings += self._refuted(int((attacked < certified.cpu()).sum()), len(rows), radius)
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(series),
-            estimates=tuple(estimates),
-            curves=radius_curves(estimates),
-            warnings=(*population_warnings(population, (Cosine(),)), *warnings),
-        )
+            refuted, what = int((attacked < certified.cpu()).sum()), "made the smoothed embedding less similar"
+            warnings += contradictions(refuted, len(rows), self.alpha, what, f"l2 radius {radius:g}")
+        return findings_of(population, rows, series, estimates, warnings, radius_curves(estimates))
 
     def _case(self, radius: float, certified: Tensor, attacked: Tensor) -> tuple[list[Series], list[Estimate]]:
         """Return the certified and attacked values at one radius."""
         proved = self._conditions(radius, method="feature-space smoothing")
         attack_conditions = self._conditions(radius, attack=label(self.attack))
         records = [
-            series_of("certified_cosine_similarity", proved, certified, "cosine", Claim.LOWER, SIMILAR, NOTHING),
-            series_of(
-                "attacked_cosine_similarity", attack_conditions, attacked, "cosine", Claim.UPPER, SIMILAR, NOTHING
-            ),
+            series_of(f"{kind}_cosine_similarity", case, values, "cosine", claim, SIMILAR, NOTHING)
+            for kind, case, values, claim in (
+                ("certified", proved, certified, Claim.LOWER),
+                ("attacked", attack_conditions, attacked, Claim.UPPER),
+            )
         ]
         numbers = [summarise(each, "median", "higher") for each in records]
         return records, [sure(numbers[0], self.alpha, len(certified)), numbers[1]]
-
-    def _refuted(self, refuted: int, images: int, radius: float) -> list[str]:
-        """Return the sentence that must be seen if attacks refute more certificates than chance allows."""
-        from scipy.stats import binom
-
-        if refuted <= int(binom.ppf(0.999, images, self.alpha)):
-            return []
-        return [
-            f"CONTRADICTION: attacks made the smoothed embedding less similar than certified at {refuted} of {images} "
-            "images "
-            f"(l2 radius {radius:g}), more than alpha = {self.alpha:g} allows; report this as a defect."
-        ]
 
     def _conditions(self, radius: float, **more: str) -> Conditions:
         return {"ball": str(L2(radius)), "noise": f"{self.sigma:g}", **more}

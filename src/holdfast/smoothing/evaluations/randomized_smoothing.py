@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import final
 
 import torch
 from jaxtyping import Bool, Float
@@ -21,19 +21,18 @@ from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, 
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.evaluation import Sizes
-from holdfast.measure.observation import radius_curves
+from holdfast.measure.observation import findings_of, radius_curves
 from holdfast.measure.population import Population
 from holdfast.probes.base import Probe
-from holdfast.smoothing.copies import farthest, least_share
+from holdfast.smoothing.copies import least_share
 from holdfast.smoothing.copies import radius as certified_radius
 from holdfast.smoothing.noisy_codes import NoisyCodes
-from holdfast.smoothing.plan import LEAST, SIZES, SmoothedEvaluation, check_votes, sure
+from holdfast.smoothing.plan import LEAST, SIZES, SmoothedEvaluation, check_votes
 
 RADIUS = "l2 radius within which the smoothed probe stays right; 0 where it is wrong"
 ACCURACY = "the smoothed probe staying right after every change of this l2 size"
 WRONG = "the smoothed probe is wrong or abstains"
 UNKNOWN = "the probe could not be asked"
-GRID = 41
 
 
 @final
@@ -74,10 +73,7 @@ class RandomizedSmoothing(SmoothedEvaluation):
         return self.noisy_codes
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        series: list[Series] = []
-        estimates: list[Estimate] = []
-        curves: list[Curve] = []
-        cautions: list[str] = []
+        series, estimates, curves, cautions = list[Series](), list[Estimate](), list[Curve](), list[str]()
         labels = population.labels[list(rows)]
         for probe in self.probes:
             fitted = population.learned(probe)  # or why it could not be
@@ -91,15 +87,12 @@ class RandomizedSmoothing(SmoothedEvaluation):
             some, numbers = self._numbers(probe, reach.cpu(), right.cpu())
             series += some
             estimates += numbers
-            curves.append(self._curve(probe, reach.cpu(), right.cpu()))
+            kept = reach.where(right.to(reach.device), torch.nan).nan_to_num(nan=0.0)
+            name, label = "certified_accuracy_by_radius", "certified accuracy"
+            curves.append(self.survival_curve(name, label, kept, probe=str(probe)))
             cautions += [fitted.caution] if fitted.caution else []
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(series),
-            estimates=tuple(estimates),
-            curves=(*curves, *radius_curves(estimates)),
-            warnings=tuple(dict.fromkeys(cautions)),
-        )
+        curves += radius_curves(estimates)
+        return findings_of(population, rows, series, estimates, dict.fromkeys(cautions), curves)
 
     def _numbers(
         self, probe: Probe, reach: Float[Tensor, "b"], right: Bool[Tensor, "b"]
@@ -114,44 +107,25 @@ class RandomizedSmoothing(SmoothedEvaluation):
         abstained = _flags("probe_abstentions", case, reach.isnan(), "the smoothed probe abstaining")
         survivals = [self._survival(radius, case, kept) for radius in self.radii]
         estimates = [
-            self._certified_number(certified, "mean", "average_certified_probe_radius"),
-            self._certified_number(certified, "median", "median_certified_probe_radius"),
-            self._certified_number(of_right, "mean", "average_certified_probe_radius_of_correct"),
+            self.certified_number(certified, "mean", quantity="average_certified_probe_radius"),
+            self.certified_number(certified, "median", quantity="median_certified_probe_radius"),
+            self.certified_number(of_right, "mean", quantity="average_certified_probe_radius_of_correct"),
             summarise(accuracy, "share", "higher"),
             summarise(abstained, "share", "lower"),
-            *(self._certified_number(survival, "share") for survival in survivals),
+            *(self.certified_number(survival, "share") for survival in survivals),
         ]
         return [certified, of_right, accuracy, abstained, *survivals], estimates
 
     def _radius_series(self, quantity: str, case: Conditions, values: Float[Tensor, "b"]) -> Series:
         """Return certified radii, of which none is larger than what copies that all agree certify."""
         series = series_of(quantity, case, values, "l2 radius", Claim.LOWER, RADIUS, WRONG)
-        return series.model_copy(update={"limits": (0.0, farthest(self.copies, self.sigma, self.alpha_of_look))})
+        return series.model_copy(update={"limits": (0.0, self.farthest)})
 
     def _survival(self, radius: float, case: Conditions, kept: Float[Tensor, "b"]) -> Series:
         """Return for each image whether it is certified to be answered rightly within ``radius``."""
         conditions = {"ball": str(L2(radius)), **case}
         flags = (kept > radius).double()
         return series_of("certified_probe_accuracy", conditions, flags, "yes or no", Claim.LOWER, ACCURACY, UNKNOWN)
-
-    def _certified_number(
-        self, series: Series, statistic: Literal["mean", "median", "share"], quantity: str | None = None
-    ) -> Estimate:
-        """Return a number of certificates, each of which holds with a confidence of its own."""
-        return sure(summarise(series, statistic, "higher", quantity), self.alpha, len(series.values))
-
-    def _curve(self, probe: Probe, reach: Float[Tensor, "b"], right: Bool[Tensor, "b"]) -> Curve:
-        """Return the certified accuracy as a function of the radius; at 0 it is the accuracy."""
-        grid = torch.linspace(0, farthest(self.copies, self.sigma, self.alpha_of_look), GRID, dtype=torch.float64)
-        kept = reach.where(right, torch.nan).nan_to_num(nan=0.0)
-        return Curve(
-            quantity="certified_accuracy_by_radius",
-            conditions={"noise": f"{self.sigma:g}", "probe": str(probe)},
-            x_label="l2 radius",
-            y_label="certified accuracy",
-            x=tuple(grid.tolist()),
-            y=tuple((kept[:, None] > grid).double().mean(0).tolist()),
-        )
 
 
 def _flags(quantity: str, case: Conditions, holds: Bool[Tensor, "b"], of: str) -> Series:

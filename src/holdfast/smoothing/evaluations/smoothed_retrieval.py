@@ -29,9 +29,9 @@ from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.evaluation import Sizes
-from holdfast.measure.observation import population_warnings, radius_curves
+from holdfast.measure.observation import findings_of, population_warnings, radius_curves
 from holdfast.measure.population import Population
-from holdfast.smoothing.copies import farthest, least_share
+from holdfast.smoothing.copies import least_share
 from holdfast.smoothing.copies import radius as certified_radius
 from holdfast.smoothing.index import Index, embedding, told_apart
 from holdfast.smoothing.plan import (
@@ -39,10 +39,8 @@ from holdfast.smoothing.plan import (
     CENTRES_OF_LARGE,
     SIZES,
     CentredEvaluation,
-    certified_distance,
     check_slack,
     check_votes,
-    sure,
 )
 
 RETRIEVED = "having the same nearest other image, as the smoothed encoder sees it, after every change of this l2 size"
@@ -53,7 +51,8 @@ RISK = (
 RADIUS = "l2 radius within which the smoothed nearest other image stays the same"
 OWN_RADIUS = "l2 radius within which the image stays nearest to itself, as the smoothed encoder sees it"
 UNDEFINED = "all others are exact copies of the image"
-GRID = 41
+UNCERTAIN = "images of which no majority is certain"
+AGREES = "having the same nearest other image with noise and without"
 
 
 @final
@@ -84,9 +83,7 @@ class SmoothedRetrieval(CentredEvaluation):
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         if len(population.images) < 2 and not population.bank_images:
             raise HoldfastError("retrieval needs other images to tell an image from, but there is only one; add images")
-        series: list[Series] = []
-        estimates: list[Estimate] = []
-        curves: list[Curve] = []
+        series, estimates, curves = list[Series](), list[Estimate](), list[Curve]()
         joint = self.observation()
         noisy = joint.of(self.noisy_codes, observed)
         for divergence in self.divergences:
@@ -99,13 +96,8 @@ class SmoothedRetrieval(CentredEvaluation):
                 series += some
                 estimates += numbers
             curves += self._curves(population, rows, divergence, counts)
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(series),
-            estimates=tuple(estimates),
-            curves=(*radius_curves(estimates), *curves),
-            warnings=population_warnings(population, self.divergences),
-        )
+        warnings = population_warnings(population, self.divergences)
+        return findings_of(population, rows, series, estimates, warnings, (*radius_curves(estimates), *curves))
 
     def _votes(
         self,
@@ -117,12 +109,12 @@ class SmoothedRetrieval(CentredEvaluation):
     ) -> tuple[list[Series], list[Estimate]]:
         """Return the certificates of votes under one divergence, with the results of attacks."""
         case = {"noise": f"{self.sigma:g}", "divergence": str(divergence), "method": "votes"}
-        defined, images = torch.stack([told_apart(population, row, self.others) for row in rows]), len(rows)
+        defined = self._told_apart(population, rows)
         reach, none = self._radii(counts["retrieved"], counts["copies"]), ~defined.any(1)
         flags = (reach == 0).double(), counts["agrees"].double()
         kept_radii = self._radii(counts["kept"], counts["copies"])
         shown, kept, abstained, agrees = (values.masked_fill(none, torch.nan) for values in (reach, kept_radii, *flags))
-        limits = {"limits": (0.0, farthest(self.copies, self.sigma, self.alpha_of_look))}
+        limits = {"limits": (0.0, self.farthest)}
         records = [
             *(
                 series_of(name, case, radii, "l2 radius", Claim.LOWER, of, UNDEFINED).model_copy(update=limits)
@@ -131,19 +123,13 @@ class SmoothedRetrieval(CentredEvaluation):
                     ("certified_nearest_neighbour_radius", kept, OWN_RADIUS),
                 )
             ),
-            series_of("retrieval_abstentions", case, abstained, "yes or no", Claim.ESTIMATE,
-                      "images of which no majority is certain", UNDEFINED),
-            series_of("smoothed_retrieval_agrees", case, agrees, "yes or no", Claim.ESTIMATE,
-                      "having the same nearest other image with noise and without", UNDEFINED),
-        ]  # fmt: skip
+            series_of("retrieval_abstentions", case, abstained, "yes or no", Claim.ESTIMATE, UNCERTAIN, UNDEFINED),
+            series_of("smoothed_retrieval_agrees", case, agrees, "yes or no", Claim.ESTIMATE, AGREES, UNDEFINED),
+        ]
         numbers = [
-            sure(summarise(records[0], "mean", "higher", "average_certified_retrieval_radius"), self.alpha, images),
-            sure(summarise(records[0], "median", "higher", "median_certified_retrieval_radius"), self.alpha, images),
-            sure(
-                summarise(records[1], "median", "higher", "median_certified_nearest_neighbour_radius"),
-                self.alpha,
-                images,
-            ),
+            self.certified_number(records[0], "mean", quantity="average_certified_retrieval_radius"),
+            self.certified_number(records[0], "median", quantity="median_certified_retrieval_radius"),
+            self.certified_number(records[1], "median", quantity="median_certified_nearest_neighbour_radius"),
             summarise(records[2], "share", "lower"),
             summarise(records[3], "share", "higher"),
         ]
@@ -156,38 +142,25 @@ class SmoothedRetrieval(CentredEvaluation):
             attack_conditions = self.conditions(radius, divergence, attack=label(self.attack))
             some, more = self._certified(proved, reach > radius, kept_radii > radius, by_pair > radius, defined)
             survived = (attacked[k] > 0.5).double().masked_fill(none, torch.nan)
-            survival = series_of("attacked_smoothed_nearest_neighbour", attack_conditions, survived, "yes or no",
-                             Claim.UPPER, KEPT, UNDEFINED)  # fmt: skip
+            name, yes_no = "attacked_smoothed_nearest_neighbour", "yes or no"
+            survival = series_of(name, attack_conditions, survived, yes_no, Claim.UPPER, KEPT, UNDEFINED)
             records += [*some, survival]
-            numbers += [*more, summarise(survival, "share", "higher", "attacked_smoothed_nearest_neighbour_accuracy")]
+            numbers += [*more, summarise(survival, "share", "higher", f"{name}_accuracy")]
         return records, numbers
 
     def _centres(
         self, population: Population, rows: Sequence[int], divergence: Divergence, counts: Observed
     ) -> tuple[list[Series], list[Estimate]]:
         """Return the certificates of center smoothing under one divergence."""
-        embed, defined = (
-            embedding(population, divergence),
-            torch.stack([told_apart(population, row, self.others) for row in rows]),
-        )
+        embed, defined = embedding(population, divergence), self._told_apart(population, rows)
         margins = [
             bisector_margins(centre.double(), Index.of(population, row, embed, self.smoothing))
             for row, centre in zip(rows, counts["centre"], strict=True)
         ]
         ahead, other = (torch.stack(some) for some in zip(*margins, strict=True))
-        records: list[Series] = []
-        numbers: list[Estimate] = []
+        records, numbers = list[Series](), list[Estimate]()
         for radius in self.radii:
-            moved = certified_distance(
-                counts["distances"],
-                counts["held"],
-                radius,
-                self.smoothing,
-                self.slack,
-                self.alpha,
-                counts["copies"],
-                self.looks,
-            )
+            moved = self._certified_distance(radius, counts)
             case = self.conditions(radius, divergence, method="center smoothing")
             passed = ahead > moved[:, None].nan_to_num(nan=torch.inf)
             kept = (passed | ~defined).all(1)
@@ -200,30 +173,22 @@ class SmoothedRetrieval(CentredEvaluation):
         self, case: dict[str, str], retrieved: Tensor, kept: Tensor, passed: Tensor, defined: Bool[Tensor, "b m"]
     ) -> tuple[list[Series], list[Estimate]]:
         """Return the three certificates of one case, from what each is certified for."""
-        none = ~defined.any(1)
-        risk = 1 - (passed & defined).sum(1) / defined.sum(1)
+        none, unit = ~defined.any(1), "fraction of other images"
+        risk = (1 - (passed & defined).sum(1) / defined.sum(1)).masked_fill(none, torch.nan)
         flags = {"certified_retrieval": (retrieved, RETRIEVED), "certified_smoothed_nearest_neighbour": (kept, KEPT)}
         records = [
             series_of(name, case, flag.double().masked_fill(none, torch.nan), "yes or no", Claim.LOWER, of, UNDEFINED)
             for name, (flag, of) in flags.items()
         ]
-        records.append(
-            series_of(
-                "certified_smoothed_breakaway",
-                case,
-                risk.masked_fill(none, torch.nan),
-                "fraction of other images",
-                Claim.UPPER,
-                RISK,
-                UNDEFINED,
-            )
-        )
-        numbers = [
-            summarise(records[0], "share", "higher"),
-            summarise(records[1], "share", "higher", "certified_smoothed_nearest_neighbour_accuracy"),
-            summarise(records[2], "mean", "lower", "certified_smoothed_breakaway_risk"),
+        records.append(series_of("certified_smoothed_breakaway", case, risk, unit, Claim.UPPER, RISK, UNDEFINED))
+        return records, [
+            self.certified_number(records[0], "share"),
+            self.certified_number(records[1], "share", quantity="certified_smoothed_nearest_neighbour_accuracy"),
+            self.certified_number(records[2], "mean", "lower", "certified_smoothed_breakaway_risk"),
         ]
-        return records, [sure(number, self.alpha, len(kept)) for number in numbers]
+
+    def _told_apart(self, population: Population, rows: Sequence[int]) -> Bool[Tensor, "b m"]:
+        return torch.stack([told_apart(population, row, self.others) for row in rows])
 
     def _radii(self, count: Int[Tensor, "b"], draws: Int[Tensor, "b"]) -> Float[Tensor, "b"]:
         """Return the radii that votes certify; 0 where no majority is certain."""
@@ -234,21 +199,10 @@ class SmoothedRetrieval(CentredEvaluation):
     ) -> list[Curve]:
         """Return the fraction of images certified by votes as a function of the radius."""
         some = [k for k, row in enumerate(rows) if told_apart(population, row, self.others).any()]
-        grid = torch.linspace(0, farthest(self.copies, self.sigma, self.alpha_of_look), GRID, dtype=torch.float64)
-        return [
-            Curve(
-                quantity=quantity,
-                conditions={"noise": f"{self.sigma:g}", "divergence": str(divergence)},
-                x_label="l2 radius",
-                y_label="fraction of images certified",
-                x=tuple(grid.tolist()),
-                y=tuple((radii.cpu()[:, None] > grid).double().mean(0).tolist()),
-            )
-            for quantity, radii in (
-                ("retrieval_by_radius", self._radii(counts["retrieved"][some], counts["copies"][some])),
-                ("nearest_neighbour_by_radius", self._radii(counts["kept"][some], counts["copies"][some])),
-            )
-        ]
+        names = {"retrieval_by_radius": "retrieved", "nearest_neighbour_by_radius": "kept"}
+        radii = {name: self._radii(counts[event][some], counts["copies"][some]) for name, event in names.items()}
+        label, distance = "fraction of images certified", str(divergence)
+        return [self.survival_curve(name, label, reach, divergence=distance) for name, reach in radii.items()]
 
 
 def bisector_margins(centre: Float[Tensor, "d"], index: Index) -> tuple[Float[Tensor, "m"], Float[Tensor, ""]]:

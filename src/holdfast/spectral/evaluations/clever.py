@@ -356,8 +356,7 @@ class Clever(Evaluation):
             positions_of[least] = positions(rows, self.observation().best(population)[0])
         if len(chosen) > FEW:
             positions_of[f"{FEW} random"] = positions(rows, population.choose(FEW))
-        series: list[Series] = []
-        estimates: list[Estimate] = []
+        series, estimates = list[Series](), list[Estimate]()
         warnings = [_unguided(self.guided, len(worst), why)] if why else []
         for ball in self.balls:
             ends = [

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import inf, isfinite
 from typing import final
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, check_whole
 from holdfast.core.records import Curve, Findings, Question
 from holdfast.core.run_settings import Observed
 from holdfast.measure.evaluation import LATER, Evaluation, Sizes
-from holdfast.measure.observation import Joint, Observation
+from holdfast.measure.observation import Joint, Observation, line_of
 from holdfast.measure.population import Population
 from holdfast.synthetic.accuracies import FEWEST, RuleAccuracies, features
 from holdfast.synthetic.mixture import DIRECTIONS, NORMS, check_budgets
@@ -62,16 +61,9 @@ def curves(
         each = score(inputs.observed["right"], inputs.bounds, inputs.best, inputs.thresholds, inputs.mode).mean(0)
         means = torch.stack([each[2], each[:2].mean(0), each[-1]])
         for k, part in enumerate(parts):
+            case, counts = {"budget": f"{inputs.budgets[k]:g}"}, (inputs.n // 4, inputs.n // 2, inputs.n)
             part.append(
-                Curve(
-                    quantity="mean_synbench_score",
-                    conditions={"budget": f"{inputs.budgets[k]:g}"},
-                    x_label="samples per set",
-                    y_label="score",
-                    x=(inputs.n // 4, inputs.n // 2, inputs.n),
-                    y=_numbers(means[:, k]),
-                    reference=(1.0, 1.0, 1.0),
-                )
+                line_of("mean_synbench_score", case, "samples per set", "score", counts, means[:, k], [1.0] * 3)
             )
     return tuple(curve for kind in zip(*parts, strict=True) for curve in kind if curve.x)
 
@@ -82,50 +74,17 @@ def _of_budget(
     accuracy = inputs.observed["right"][:, -1, k]
     bound = inputs.observed["bound"][:, -1, k] / accuracy.clamp_min(1e-9)
     best, most = (values[:, min(k, values.shape[1] - 1)] for values in inputs.best)
-    conditions = {"budget": f"{inputs.budgets[k]:g}"}
+    case = {"budget": f"{inputs.budgets[k]:g}"}
     demanded = torch.linspace(min(inputs.thresholds), 1, POINTS, dtype=torch.float64)
-    yield Curve(
-        quantity="expected_bound",
-        conditions=conditions,
-        x_label="accuracy demanded",
-        y_label="expected bound",
-        x=_numbers(demanded),
-        y=_numbers(expected_above(accuracy, bound, demanded)),
-        reference=_numbers(expected_above(best, most, demanded)),
-        shaded=True,
-    )
-    yield Curve(
-        quantity="accuracy",
-        conditions=conditions,
-        x_label="scale",
-        y_label="accuracy",
-        x=tuple(scales),
-        y=_numbers(accuracy),
-        reference=_numbers(best),
-    )
+    above, of_best = (expected_above(*pair, demanded) for pair in ((accuracy, bound), (best, most)))
+    yield line_of("expected_bound", case, "accuracy demanded", "expected bound", demanded, above, of_best, shaded=True)
+    yield line_of("accuracy", case, "scale", "accuracy", scales, accuracy, best)
     order = accuracy.argsort()
     order = order[accuracy[order] > TELLING]
-    yield Curve(
-        quantity="bound",
-        conditions=conditions,
-        x_label="accuracy",
-        y_label="bound where right",
-        x=_numbers(accuracy[order]),
-        y=_numbers(bound[order]),
-        reference=_numbers(bound_at(accuracy[order], k)),
-    )
-    yield Curve(
-        quantity="distance",
-        conditions=conditions,
-        x_label="scale",
-        y_label="distance to the boundary where right, in units of the embeddings",
-        x=tuple(scales),
-        y=_numbers(bound * inputs.observed["margin"][:, k]),
-    )
-
-
-def _numbers(values: Float[Tensor, "p"]) -> tuple[float, ...]:
-    return tuple(values.tolist())
+    told = accuracy[order]
+    yield line_of("bound", case, "accuracy", "bound where right", told, bound[order], bound_at(told, k))
+    label = "distance to the boundary where right, in units of the embeddings"
+    yield line_of("distance", case, "scale", label, scales, bound * inputs.observed["margin"][:, k])
 
 
 # SynBench: how much of the separability of a known Gaussian mixture an encoder keeps, with no data at all.
@@ -241,18 +200,8 @@ class SynBench(Evaluation):
 
     def rules(self) -> RuleAccuracies:
         """Return the observation at the encoder's own input size."""
-        return RuleAccuracies(
-            self.scales,
-            self.budgets,
-            self.samples,
-            self.encodings,
-            self.direction,
-            self.prior,
-            self.offset,
-            self.spectrum,
-            self.norm,
-            self.sweep,
-        )
+        names = [each.name for each in fields(RuleAccuracies) if each.name != "size"]
+        return RuleAccuracies(**{name: getattr(self, name) for name in names})
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         observed = {name: values.double().cpu() for name, values in observed.items()}
@@ -279,15 +228,11 @@ class SynBench(Evaluation):
         own = population.encoder.domain.shape
         if self.input_sizes and own[-1] == own[-2]:
             by_size = {own[-1]: inputs} | by_size
+        resized_numbers = [each for size in self.input_sizes for each in estimates_at(size, by_size[size])]
+        by_size_curves = size_curves(by_size) if self.input_sizes else ()
         return Findings(
             ids=(),  # no number belongs to one image
-            estimates=(
-                *estimates(inputs),
-                *(each for size in self.input_sizes for each in estimates_at(size, by_size[size])),
-            ),
-            curves=(
-                *curves(inputs, self.scales, bound_at, self.sweep),
-                *(size_curves(by_size) if self.input_sizes else ()),
-            ),
+            estimates=(*estimates(inputs), *resized_numbers),
+            curves=(*curves(inputs, self.scales, bound_at, self.sweep), *by_size_curves),
             warnings=synbench_warnings(inputs, self.encodings if inputs.n < probe.wanted(d) else None),
         )

@@ -48,9 +48,6 @@ class OnLoss(Adversary):
         within = replace(self, ball=self.ball.scaled(share), ramp=0.0)
         return super(OnLoss, within).__call__(learner, batch, domain, prepared)
 
-    def climbed(self, learner: Learner, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
-        return learner.loss_under_attack(batch)
-
 
 # TAR: towards the code of the image before it in the batch, ``min |f(x_i^) - f(x_{i-1}')|_2``.
 #

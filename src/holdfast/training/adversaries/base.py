@@ -7,7 +7,6 @@ attacked images, queues and momentum copies stay. The attack is projected steepe
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,14 +52,14 @@ class Adversary(TextSettings):
     def read(cls, text: str) -> Adversary:
         return read(text, adversaries(), "adversary")
 
-    @abstractmethod
     def climbed(self, learner: Learner, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
-        """Network under attack, and gain of each sample as a function of its output.
+        """Network under attack, and gain of each sample as a function of its output; by default the training loss.
 
         Args:
             learner: Learner under attack.
             batch: Images of the step.
         """
+        return learner.loss_under_attack(batch)
 
     @property
     def attacks(self) -> bool:

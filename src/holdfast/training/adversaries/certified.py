@@ -103,9 +103,6 @@ class Certified(Adversary):
             keep_boxes_small(learner.encoder)
         return CertifiedLearner(learner, self, domain)
 
-    def climbed(self, learner: Learner, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
-        return learner.loss_under_attack(batch)
-
     def ramped(self, progress: float) -> float:
         """Fraction of the radius in use after a fraction ``progress`` of the training."""
         return 1.0 if progress >= self.ramp else max(SMALLEST, progress / self.ramp)

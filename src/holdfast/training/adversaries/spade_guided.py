@@ -19,12 +19,11 @@ from typing import final
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.errors import HoldfastError, UnknownName
-from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import check_positive
 from holdfast.encoders.by_name import load
 from holdfast.spectral.analysis import edge_scores
@@ -33,7 +32,7 @@ from holdfast.spectral.graph_pair import KNN, checked, draw
 from holdfast.training.adversaries.base import Adversary, Prepared
 from holdfast.training.feed import Feed
 from holdfast.training.health import eval_codes
-from holdfast.training.learner import Batch, Learner
+from holdfast.training.learner import Batch
 
 KINDS = ("spade", "random")
 
@@ -75,9 +74,6 @@ class SpadeGuided(Adversary):
                 "spade-guided needs low in (0, radius of the ball], share in (0, 1), every of at least 0 and r of at least "
                 f"1, got low={self.low}, share={self.share}, every={self.every} and r={self.r}"
             )
-
-    def climbed(self, learner: Learner, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
-        return learner.loss_under_attack(batch)
 
     def prepare(self, epoch: int, feed: Feed, codes: Callable[[], Codes], prepared: Prepared) -> Prepared:
         if prepared and not (self.every and epoch % self.every == 0):

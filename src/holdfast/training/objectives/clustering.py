@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from holdfast.core.encoder import Codes
 from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import check_not_negative, check_positive
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, codes_of_views, mlp
+from holdfast.training.learner import Batch, HeadLearner, Learner, Setting, TrainingObjective, codes_of_views, mlp
 from holdfast.training.processes import gathered, own_rows
 
 
@@ -111,12 +111,13 @@ class SwAV(TrainingObjective):
 
 
 @final
-class SwAVLearner(Learner):
+class SwAVLearner(HeadLearner):
     """Encoder with projection, prototypes and a queue of projections, shape (2, queue, d)."""
 
+    settings: SwAV
+
     def __init__(self, encoder: nn.Module, head: nn.Module, settings: SwAV) -> None:
-        super().__init__(encoder)
-        self.head, self.settings = head, settings
+        super().__init__(encoder, head, settings)
         self.prototypes = Prototypes(settings.projection, settings.prototypes)
         self.queue: Tensor
         self.register_buffer("queue", torch.zeros(2, settings.queue, settings.projection))
@@ -124,8 +125,7 @@ class SwAVLearner(Learner):
         self.projected = self.queue
 
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
-        moved = () if batch.attacked is None else (batch.attacked,)
-        views = (*batch.views, *moved)
+        views = batch.seen()
         projected = normalize(self.head(codes_of_views(self.encoder, views)), dim=1).chunk(len(views))
         self.projected = torch.stack([gathered(view.detach()) for view in projected[:2]])
         scores = [self.prototypes(view) for view in projected]
@@ -148,12 +148,9 @@ class SwAVLearner(Learner):
         everybody = gathered(scores.detach())
         if self.queued >= self.settings.queue:
             everybody = torch.cat([everybody, self.prototypes(self.queue[place]).to(scores)])
-        assignments = sinkhorn(everybody.float() if scores.itemsize < 4 else everybody, *self.balance)
+        epsilon, iterations = self.settings.epsilon, self.settings.iterations
+        assignments = sinkhorn(everybody.float() if scores.itemsize < 4 else everybody, epsilon, iterations)
         return assignments[own_rows(len(scores), scores.device)]
-
-    @property
-    def balance(self) -> tuple[float, int]:
-        return self.settings.epsilon, self.settings.iterations
 
     def losses(self, scores: Scores, assignments: Scores) -> Float[Tensor, "b"]:
         return cross_entropy(scores / self.settings.temperature, assignments, reduction="none")
@@ -162,11 +159,7 @@ class SwAVLearner(Learner):
         network = nn.Sequential(self.encoder, self.head, self.prototypes)
         with torch.no_grad():
             assignments = self.assign(network(batch.views[1]), 1)
-
-        def loss(scores: Codes) -> Float[Tensor, "b"]:
-            return self.losses(scores, assignments)
-
-        return network, loss
+        return network, lambda scores: self.losses(scores, assignments)
 
     def before_epoch(self, epoch: int, codes: Callable[[], Float[Tensor, "n d"]]) -> None:
         self.epoch = epoch
@@ -267,12 +260,14 @@ class DeepClusterV2(TrainingObjective):
 
 
 @final
-class DeepClusterLearner(Learner):
+class DeepClusterLearner(HeadLearner):
     """Encoder with projection, latest projections of every image from two views, and clusters."""
 
+    settings: DeepClusterV2
+
     def __init__(self, encoder: nn.Module, head: nn.Module, settings: DeepClusterV2, setting: Setting) -> None:
-        super().__init__(encoder)
-        self.head, self.settings, self.batch = head, settings, setting.batch
+        super().__init__(encoder, head, settings)
+        self.batch = setting.batch
         count, width = min(settings.prototypes, setting.samples), settings.projection
         self.memory: Tensor
         self.centroids: Tensor
@@ -287,8 +282,7 @@ class DeepClusterLearner(Learner):
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self, ["memory", "clusters"])
 
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
-        moved = () if batch.attacked is None else (batch.attacked,)
-        views = (*batch.views, *moved)
+        views = batch.seen()
         projected = self.head(codes_of_views(self.encoder, views))
         first, second, *_ = normalize(projected.detach(), dim=1).chunk(len(views))
         self.seen = gathered(batch.rows), torch.stack([gathered(first), gathered(second)])
@@ -309,7 +303,7 @@ class DeepClusterLearner(Learner):
         return torch.stack(losses).mean(dim=0)
 
     def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
-        return nn.Sequential(self.encoder, self.head), lambda projected: self.losses(projected, batch.rows)
+        return self.network, lambda projected: self.losses(projected, batch.rows)
 
     @torch.no_grad()
     def before_epoch(self, epoch: int, codes: Callable[[], Float[Tensor, "n d"]]) -> None:

@@ -18,6 +18,7 @@ from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import check_fraction, check_not_negative, check_positive
 from holdfast.training.learner import (
     Batch,
+    HeadLearner,
     Learner,
     Setting,
     TrainingObjective,
@@ -126,29 +127,25 @@ class SimCLR(TrainingObjective):
             head = mlp((width, hidden, hidden, self.projection or 128), norm=True, last_norm=True)
         else:
             head = mlp((width, self.hidden or width + 200, self.projection or width))
-        return SimCLRLearner(encoder, head, self.temperature)
+        return SimCLRLearner(encoder, head, self)
 
 
 @final
-class SimCLRLearner(Learner):
+class SimCLRLearner(HeadLearner):
     """An encoder with a projection."""
 
-    def __init__(self, encoder: nn.Module, head: nn.Module, temperature: float) -> None:
-        super().__init__(encoder)
-        self.head, self.temperature = head, temperature
+    settings: SimCLR
 
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
-        moved = () if batch.attacked is None else (batch.attacked,)
-        views = (*batch.views[:2], *moved)
+        views, temperature = batch.seen(2), self.settings.temperature
         # One pass, so that batch norm sees one batch.
-        parts = self.head(self.encoder(torch.cat(views))).chunk(len(views))
-        loss = nt_xent(parts, self.temperature)
-        return loss + EXTRA * nt_xent((parts[2], parts[1]), self.temperature) if moved else loss
+        parts = self.network(torch.cat(views)).chunk(len(views))
+        loss = nt_xent(parts, temperature)
+        return loss if batch.attacked is None else loss + EXTRA * nt_xent((parts[2], parts[1]), temperature)
 
     def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
-        network = nn.Sequential(self.encoder, self.head)
         with torch.no_grad():
-            return network, info_nce(network(batch.views[1]), self.temperature)
+            return self.network, info_nce(self.network(batch.views[1]), self.settings.temperature)
 
 
 # MoCo v2: a query finds its key, made by a slowly moving copy of the network, among a queue of keys of earlier batches.
@@ -213,12 +210,13 @@ class MoCoV2(TrainingObjective):
 
 
 @final
-class MoCoV2Learner(Learner):
+class MoCoV2Learner(HeadLearner):
     """An encoder with a projection, a copy of both, and the copy's latest keys."""
 
+    settings: MoCoV2
+
     def __init__(self, encoder: nn.Module, head: nn.Module, settings: MoCoV2) -> None:
-        super().__init__(encoder)
-        self.head, self.settings = head, settings
+        super().__init__(encoder, head, settings)
         self.key_network = frozen_copy(self.query_network)
         self.queue: Tensor
         self.register_buffer("queue", normalize(torch.randn(settings.queue, settings.projection), dim=1))
@@ -232,10 +230,9 @@ class MoCoV2Learner(Learner):
         return nn.Sequential(self.encoder, self.head)
 
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
-        views = (batch.views[0], *(() if batch.attacked is None else (batch.attacked,)))
         self.latest = self.keys(batch)
         loss = self.contrast(self.latest)
-        return torch.cat([loss(self.query_network(view)) for view in views]).mean()
+        return torch.cat([loss(self.query_network(view)) for view in batch.seen(1)]).mean()
 
     @torch.no_grad()
     def keys(self, batch: Batch) -> Codes:
@@ -356,27 +353,25 @@ class SupCon(TrainingObjective):
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         check_two_images(self, setting)
         head = mlp((setting.width, self.hidden or setting.width, self.projection))
-        return SupConLearner(encoder, head, self.temperature)
+        return SupConLearner(encoder, head, self)
 
 
 @final
-class SupConLearner(Learner):
+class SupConLearner(HeadLearner):
     """An encoder with a projection."""
 
-    def __init__(self, encoder: nn.Module, head: nn.Module, temperature: float) -> None:
-        super().__init__(encoder)
-        self.head, self.temperature = head, temperature
+    settings: SupCon
 
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
-        views = (*batch.views[:2], *(() if batch.attacked is None else (batch.attacked,)))
-        parts = normalize(self.head(self.encoder(torch.cat(views))), dim=1).chunk(len(views))
+        views = batch.seen(2)
+        parts = normalize(self.network(torch.cat(views)), dim=1).chunk(len(views))
         everybody = torch.cat([gathered(part) for part in parts])
         alike = self.alike(batch).repeat(1, len(views))
         rows, count = own_rows(len(batch.rows), everybody.device), len(everybody) // len(views)
         losses = []
         for place, part in enumerate(parts):
             itself = (rows + place * count)[:, None]
-            logits = (part @ everybody.T / self.temperature).scatter(1, itself, -torch.inf)
+            logits = (part @ everybody.T / self.settings.temperature).scatter(1, itself, -torch.inf)
             losses.append(sup_con(logits, alike.scatter(1, itself, False)))
         return torch.cat(losses).mean()
 
@@ -386,7 +381,7 @@ class SupConLearner(Learner):
         return batch.labels[:, None] == gathered(batch.labels)
 
     def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
-        network, alike = nn.Sequential(self.encoder, self.head), self.alike(batch)
+        alike, temperature = self.alike(batch), self.settings.temperature
         with torch.no_grad():
-            others = gathered(normalize(network(batch.views[1]), dim=1))
-        return network, lambda codes: sup_con(normalize(codes, dim=1) @ others.T / self.temperature, alike)
+            others = gathered(normalize(self.network(batch.views[1]), dim=1))
+        return self.network, lambda codes: sup_con(normalize(codes, dim=1) @ others.T / temperature, alike)

@@ -13,7 +13,7 @@ from torch.nn.functional import mse_loss, relu
 from holdfast.core.encoder import Codes
 from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import check_not_negative, check_positive
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, mlp
+from holdfast.training.learner import Batch, HeadLearner, Learner, Setting, TrainingObjective, mlp
 from holdfast.training.processes import gathered
 
 # Barlow Twins: the features of two views are the same, and none of them says what another one does.
@@ -73,21 +73,18 @@ class BarlowTwins(TrainingObjective):
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         widths = (setting.width, self.hidden, self.hidden, self.projection)
-        return BarlowTwinsLearner(encoder, mlp(widths, norm=True, bias=False), self.redundancy)
+        return BarlowTwinsLearner(encoder, mlp(widths, norm=True, bias=False), self)
 
 
 @final
-class BarlowTwinsLearner(Learner):
+class BarlowTwinsLearner(HeadLearner):
     """An encoder with a projection."""
 
-    def __init__(self, encoder: nn.Module, head: nn.Module, redundancy: float) -> None:
-        super().__init__(encoder)
-        self.head, self.redundancy = head, redundancy
+    settings: BarlowTwins
 
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
-        moved = () if batch.attacked is None else (batch.attacked,)
-        first, second, *attacked = (self.head(self.encoder(view)) for view in (*batch.views[:2], *moved))
-        losses = [barlow(view, second, self.redundancy) for view in (first, *attacked)]
+        first, second, *attacked = map(self.network, batch.seen(2))
+        losses = [barlow(view, second, self.settings.redundancy) for view in (first, *attacked)]
         return torch.stack(losses).mean()
 
     def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
@@ -95,16 +92,13 @@ class BarlowTwinsLearner(Learner):
 
         The loss itself is no sum over samples. Features are standardised as those of the clean views are.
         """
-        network = nn.Sequential(self.encoder, self.head)
+        network = self.network
         with torch.no_grad():
             clean, other = network(batch.views[0]), network(batch.views[1])
             like = gathered(clean)
             target = standardised(other, gathered(other))
 
-        def loss(codes: Codes) -> Float[Tensor, "b"]:
-            return (standardised(codes, like) - target).square().sum(dim=1) / 2
-
-        return network, loss
+        return network, lambda codes: (standardised(codes, like) - target).square().sum(dim=1) / 2
 
 
 # VICReg: two views agree, each feature varies over the batch, and no two features vary together.
@@ -167,16 +161,13 @@ class VICReg(TrainingObjective):
 
 
 @final
-class VICRegLearner(Learner):
+class VICRegLearner(HeadLearner):
     """An encoder with an expander."""
 
-    def __init__(self, encoder: nn.Module, head: nn.Module, weights: VICReg) -> None:
-        super().__init__(encoder)
-        self.head, self.weights = head, weights
+    settings: VICReg
 
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
-        moved = () if batch.attacked is None else (batch.attacked,)
-        first, second, *attacked = (self.head(self.encoder(view)) for view in (*batch.views[:2], *moved))
+        first, second, *attacked = map(self.network, batch.seen(2))
         return torch.stack([self.between(view, second) for view in (first, *attacked)]).mean()
 
     def between(self, first: Codes, two: Codes) -> Float[Tensor, ""]:
@@ -187,17 +178,12 @@ class VICRegLearner(Learner):
             two: Expanded embeddings of the second view, shape (b, d).
         """
         (v, c), (v_two, c_two) = variance_and_covariance(gathered(first)), variance_and_covariance(gathered(two))
-        weights = self.weights
+        weights = self.settings
         spread = weights.variance * (v + v_two) / 2 + weights.covariance * (c + c_two)
         return weights.invariance * mse_loss(first, two) + spread
 
     def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
         """Invariance term of each sample against the second view; other terms have no samples."""
-        network = nn.Sequential(self.encoder, self.head)
         with torch.no_grad():
-            target = network(batch.views[1])
-
-        def loss(codes: Codes) -> Float[Tensor, "b"]:
-            return (codes - target).square().mean(dim=1)
-
-        return network, loss
+            target = self.network(batch.views[1])
+        return self.network, lambda codes: (codes - target).square().mean(dim=1)

@@ -27,6 +27,7 @@ from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import check_fraction, check_not_negative, check_positive
 from holdfast.training.learner import (
     Batch,
+    HeadLearner,
     Learner,
     Setting,
     TrainingObjective,
@@ -103,21 +104,22 @@ class DINO(TrainingObjective):
 
 
 @final
-class DINOLearner(Learner):
+class DINOLearner(HeadLearner):
     """A student, the encoder with a head, and its teacher."""
 
+    head: nn.Sequential
+    settings: DINO
+
     def __init__(self, encoder: nn.Module, head: nn.Sequential, settings: DINO) -> None:
-        super().__init__(encoder)
-        self.head, self.settings = head, settings
-        self.teacher = frozen_copy(nn.Sequential(encoder, head))
+        super().__init__(encoder, head, settings)
+        self.teacher = frozen_copy(self.network)
         self.center: Tensor
         self.register_buffer("center", torch.zeros(settings.prototypes))
         self.epoch = 0  # no buffer, for reading one of a GPU waits for it
         self.teacher_mean = torch.zeros(settings.prototypes)
 
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
-        moved = () if batch.attacked is None else (batch.attacked,)
-        views = (*batch.views, *moved)
+        views = batch.seen()
         student = self.head(codes_of_views(self.encoder, views)).chunk(len(views))
         with torch.no_grad():
             teacher = self.teacher(torch.cat(batch.views[:2]))
@@ -141,7 +143,7 @@ class DINOLearner(Learner):
     def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
         with torch.no_grad():
             target = self.targets(self.teacher(batch.views[1]))
-        return nn.Sequential(self.encoder, self.head), lambda scores: self.losses(scores, target)
+        return self.network, lambda scores: self.losses(scores, target)
 
     def before_epoch(self, epoch: int, codes: Callable[[], Float[Tensor, "n d"]]) -> None:
         self.epoch = epoch
@@ -159,6 +161,6 @@ class DINOLearner(Learner):
             self.head[-1].weight.grad = None
 
     def after_step(self, progress: float) -> None:
-        student = nn.Sequential(self.encoder, self.head)
-        follow(self.teacher.parameters(), student.parameters(), rising(self.settings.momentum, progress))
+        momentum = rising(self.settings.momentum, progress)
+        follow(self.teacher.parameters(), self.network.parameters(), momentum)
         self.center.lerp_(self.teacher_mean.to(self.center), 1 - self.settings.center_momentum)

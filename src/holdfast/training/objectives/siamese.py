@@ -66,7 +66,7 @@ class SiameseLearner(Learner):
 
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
         # View by view, as the authors' programs do it: batch norm sees one view at a time.
-        views = (*batch.views[:2], *(() if batch.attacked is None else (batch.attacked,)))
+        views = batch.seen(2)
         queries, keys = zip(*map(self.both, views), strict=True)
         compare = [self.comparison(key) for key in keys]
         pairs = ((0, 1), (1, 0), (2, 1), (1, 2))[: 2 * len(views) - 2]

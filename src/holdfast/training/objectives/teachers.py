@@ -18,6 +18,7 @@ from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import check_not_negative
 from holdfast.training.learner import (
     Batch,
+    HeadLearner,
     Learner,
     Setting,
     TrainingObjective,
@@ -149,10 +150,7 @@ class DistillationLearner(Learner):
     def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
         target = self.target(batch)
 
-        def loss(codes: Codes) -> Float[Tensor, "b"]:
-            return (codes - target).square().sum(dim=1)
-
-        return self.encoder, loss
+        return self.encoder, lambda codes: (codes - target).square().sum(dim=1)
 
     def target(self, batch: Batch) -> Codes:
         """Embeddings of the view by the starting encoder."""
@@ -203,16 +201,15 @@ class Supervised(TrainingObjective):
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         if self.uniformity:
             check_two_images(self, setting)
-        return SupervisedLearner(encoder, nn.Linear(setting.width, setting.classes), self.uniformity)
+        return SupervisedLearner(encoder, nn.Linear(setting.width, setting.classes), self)
 
 
 @final
-class SupervisedLearner(Learner):
+class SupervisedLearner(HeadLearner):
     """An encoder with a linear head."""
 
-    def __init__(self, encoder: nn.Module, head: nn.Linear, uniformity: float) -> None:
-        super().__init__(encoder)
-        self.head, self.uniformity = head, uniformity
+    head: nn.Linear
+    settings: Supervised
 
     @property
     def classifier(self) -> nn.Linear:
@@ -222,9 +219,10 @@ class SupervisedLearner(Learner):
         assert batch.labels is not None
         codes = self.encoder(batch.views[0] if batch.attacked is None else batch.attacked)
         loss = cross_entropy(self.head(codes), batch.labels)
-        return loss + self.uniformity * spread(codes) if self.uniformity else loss
+        uniformity = self.settings.uniformity
+        return loss + uniformity * spread(codes) if uniformity else loss
 
     def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
         labels = batch.labels
         assert labels is not None
-        return nn.Sequential(self.encoder, self.head), lambda scores: cross_entropy(scores, labels, reduction="none")
+        return self.network, lambda scores: cross_entropy(scores, labels, reduction="none")
