@@ -21,7 +21,7 @@ from jaxtyping import Float
 
 from holdfast.commands.parity_trials import of_pixels, usual_resizings
 from holdfast.core.encoder import Domain, Encoder, Normalised
-from holdfast.core.errors import Conflict, HoldfastError, HoldfastWarning, OutOfRange, UnknownName
+from holdfast.core.errors import Conflict, HoldfastError, OutOfRange, UnknownName, warn
 from holdfast.core.files import write_whole
 from holdfast.core.geometry import Geometry
 from holdfast.core.images import Images
@@ -131,11 +131,10 @@ def _tolerances(pictures: Pictures, codes: Vectors, scale: float) -> dict[str, f
         )
     tolerance = max(FLOOR, MARGIN * largest)
     if tolerance > ROUNDING:
-        warnings.warn(
+        warn(
             f"{pictures.encoder.name}: rounding moves embeddings by {largest:.2g} of the distance between images, so the "
             f"tolerance is {tolerance:.2g} and smaller changes go unnoticed. Use float32, or static quantisation.",
-            HoldfastWarning,
-            stacklevel=3,
+            2,
         )
     return {own: tolerance} | {name: max(tolerance, MARGIN_OF_OTHERS * value) for name, value in others.items()}
 

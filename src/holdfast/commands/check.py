@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.commands.evaluated_run import StoredRun, folders_of
 from holdfast.commands.runs import read_requested
-from holdfast.core.errors import HoldfastError, HoldfastWarning, check_no_blanks, check_not_blank
+from holdfast.core.errors import HoldfastError, check_no_blanks, check_not_blank, warn
 from holdfast.core.files import write_whole
 from holdfast.core.settings import listed
 from holdfast.report import gate
@@ -63,7 +62,7 @@ def check(
         raise next(iter(errors.values()))
     sentences = [sentence for bound in gates if (sentence := gate.warning(bound, results))]
     for sentence in sentences:
-        warnings.warn(sentence.removeprefix("warning: "), HoldfastWarning, stacklevel=2)
+        warn(sentence.removeprefix("warning: "))
     if markdown is not None:
         write_whole(Path(markdown), gates_markdown(answers, results, sentences).encode())
     return tuple(answers)

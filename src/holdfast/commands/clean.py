@@ -9,7 +9,7 @@ from time import time
 
 from holdfast.commands.evaluated_run import StoredRun, folder_of
 from holdfast.commands.runs import COMPUTED, data_sets, files_of, is_run, kind_of
-from holdfast.core.errors import HoldfastError, check_no_blanks
+from holdfast.core.errors import HoldfastError, check_no_blanks, explained
 from holdfast.core.records import Record
 from holdfast.measure.store import Store
 from holdfast.run.engines.ranks import LEASES
@@ -99,10 +99,8 @@ def remove(removables: Sequence[Removable]) -> None:
         HoldfastError: one cannot be deleted.
     """
     for path in (Path(file) for each in removables for file in each.files):
-        try:
+        with explained(f"cannot delete {path}", "check its permissions", OSError):
             path.unlink(missing_ok=True)
-        except OSError as error:
-            raise HoldfastError(f"cannot delete {path}: {error.strerror or error}; check its permissions") from error
         with suppress(OSError):  # not empty
             path.parent.rmdir()
 

@@ -5,7 +5,6 @@ search.
 from __future__ import annotations
 
 import json
-import warnings
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -22,12 +21,11 @@ from holdfast.bounds.proofs.proof import Array, PlainNetwork, Proof
 from holdfast.bounds.proofs.proof_files import INDEX, NETWORK, unpacked
 from holdfast.bounds.rounding.executed import executes
 from holdfast.core.balls import Ball, Linf
-from holdfast.core.errors import HoldfastError, HoldfastWarning, Unreadable
+from holdfast.core.errors import HoldfastError, Unreadable, first_line, warn
 from holdfast.core.images import Images
 from holdfast.core.options import Loading, takes
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.by_name import Options
-from holdfast.encoders.loading.reference import first_line
 from holdfast.measure.population import Population
 from holdfast.run.inputs import NamedEncoder, NamedImages, load_encoder, loading_of, select
 
@@ -103,11 +101,10 @@ def recheck(
         network = _own(population, network, record)
     results = tuple(_rechecked(folder, index, record, each, network, known, population) for each in certified)
     if count := sum("hashes" in result.unchecked for result in results):
-        warnings.warn(
+        warn(
             f"{count} of {len(results)} proofs hold no hashes of their network and images, so changed weights, names or "
             "fingerprints may pass; certify again with --proofs, or give the encoder and the images",
-            HoldfastWarning,
-            stacklevel=3,
+            2,
         )
     return results
 

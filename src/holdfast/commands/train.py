@@ -22,7 +22,14 @@ from torch import Tensor, nn
 from holdfast.core.clock import budget_start
 from holdfast.core.copies import copied
 from holdfast.core.encoder import MADE_IN_PYTHON, Domain, Encoder, Normalised
-from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError, UnknownName, check_no_blanks
+from holdfast.core.errors import (
+    AgreementLostError,
+    BudgetSpentError,
+    HoldfastError,
+    UnknownName,
+    check_no_blanks,
+    explained,
+)
 from holdfast.core.files import write_whole
 from holdfast.core.images import Images
 from holdfast.core.options import TrainOptions, takes
@@ -224,11 +231,9 @@ class TrainingFolder:
             return
         epoch = int(curve[-1]["epoch"])
         lines = "".join(json.dumps(epoch_numbers) + "\n" for epoch_numbers in curve)
-        try:
+        with explained(f"cannot write to {self.folder}", GOES_ON, OSError):
             write_whole(self.folder / "metrics.jsonl", lines.encode())
             self._scalars(curve[-1], epoch)
-        except OSError as error:
-            raise unwritable(self.folder, error) from error
         if self.keep_epochs and epoch % self.keep_epochs == 0:
             trained.write_epoch(self.folder, epoch, self.encoder(module).module)
 
@@ -285,23 +290,13 @@ class TrainingFolder:
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         card = trained.write(self.folder, encoder, card, classifier)
-        try:
+        with explained(f"cannot write to {self.folder}", GOES_ON, OSError):
             write_whole(self.folder / "training.html", page(card).encode())
-        except OSError as error:
-            raise unwritable(self.folder, error) from error
 
     def close(self) -> None:
         """Close what is open."""
         if self.writer is not None:
             self.writer.close()
-
-
-def unwritable(folder: Path, error: OSError) -> HoldfastError:
-    """Return what to say when nothing more can be written."""
-    return HoldfastError(
-        f"cannot write to {folder}: {error.strerror or error}; free some space and run the same command again, which goes "
-        "on from the last checkpoint"
-    )
 
 
 def _info(images: Images) -> ImagesInfo:
@@ -314,6 +309,7 @@ PLACE = (
     "out",
 )
 """What a file may say beside the recipe; arguments of the same names win."""
+GOES_ON = "free some space and run the same command again, which goes on from the last checkpoint"
 FABRIC_PRECISION: dict[str, Any] = {
     "float32": "32-true",
     "bfloat16": "bf16-mixed",
@@ -473,11 +469,9 @@ def read_recipe(
 
 def fabric_of(device: str, precision: str) -> Fabric:
     """Return what places the work: here, or in the processes that torchrun has started."""
-    try:
+    with explained("training needs Lightning Fabric", "pip install 'holdfast-encoders[train]'", ImportError):
         from lightning_fabric import Fabric
         from lightning_fabric.strategies.ddp import DDPStrategy
-    except ImportError:
-        raise HoldfastError("training needs Lightning Fabric; pip install 'holdfast-encoders[train]'") from None
     RunSettings(device=device)  # refuses what torch does not see
     kind, processes = torch.device(device), int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", processes))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from holdfast.core.checks import check_codes, check_dense, check_module, mixes_precisions
 from holdfast.core.copies import copied
-from holdfast.core.errors import Conflict, Described, HoldfastError, HoldfastWarning, OutOfRange
+from holdfast.core.errors import Conflict, Described, HoldfastError, OutOfRange, explained, warn
 from holdfast.core.fingerprint import fingerprint
 from holdfast.core.geometry import Geometry, Preprocessing, are_sizes, sizes
 from holdfast.core.text_tower import TextTower
@@ -227,15 +226,9 @@ class Encoder:
         if module.training and any(
             "Norm" in type(part).__name__ or "Dropout" in type(part).__name__ for part in module.modules()
         ):
-            warnings.warn(
-                f"{name} was in training mode; a copy in eval mode is measured",
-                HoldfastWarning,
-                stacklevel=2,
-            )
-        try:
+            warn(f"{name} was in training mode; a copy in eval mode is measured")
+        with explained(f"{name} cannot be copied", "detach its tensors or rebuild it first"):
             module = copied(module)
-        except Exception as error:
-            raise HoldfastError(f"{name} cannot be copied ({error}); detach its tensors or rebuild it first") from error
         if mean is not None and std is not None:
             module = Normalised(module, mean, std, len(domain.shape))
         self.module = module.eval()
@@ -245,7 +238,7 @@ class Encoder:
         if caution is None:
             caution = _unstated(module, name, domain) if source == MADE_IN_PYTHON else ""
             if caution:
-                warnings.warn(caution, HoldfastWarning, stacklevel=2)
+                warn(caution)
         self.pooling, self.caution, self.texts = pooling, caution, texts
         # As text, because numbers would change with the precision that the weights are moved to.
         self.normalisation = _normalisation(module) or ("not stated" if caution else "none")

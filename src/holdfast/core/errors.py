@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Integral
 from typing import ClassVar, cast
 
@@ -194,6 +196,11 @@ class HoldfastWarning(UserWarning):
     """Something that a reader of the numbers should know, although they are right."""
 
 
+def warn(sentence: str, level: int = 1) -> None:
+    """Warn the caller of the function that calls this one, or one ``level`` farther out."""
+    warnings.warn(sentence, HoldfastWarning, stacklevel=level + 2)
+
+
 def shortened(text: str, most: int = LONGEST_VALUE) -> str:
     """Text of at most ``most`` characters; a path in it is kept whole.
 
@@ -242,6 +249,43 @@ def did_you_mean(name: str, known: list[str], count: int = SHOWN_NAMES, most: in
     if len(names) > count + 1:
         names = [*close, *(each for each in names if each not in close)]
     return f"{hint}Known: {listed(names, count, most) or 'none'}."
+
+
+def first_line(error: BaseException) -> str:
+    """Reason that the system gives, or the first sentence of an error, or its type if it has no text.
+
+    Example:
+        >>> first_line(ValueError("it broke. If you see this, write to us.\\nmore"))
+        'it broke'
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    lines = str(error).strip().splitlines()
+    return lines[0].partition(". ")[0].rstrip(" .:") if lines else type(error).__name__
+
+
+@contextmanager
+def explained(problem: str, fix: str | Callable[[Exception], str], *kinds: type[Exception]) -> Iterator[None]:
+    """Raise what a library or the system raises as ``problem (its first line); fix``; errors of ours pass.
+
+    Args:
+        fix: What to do, or a function of the error that says it.
+        kinds: Errors to explain (default: all, for libraries that raise anything at all).
+
+    Example:
+        >>> with explained("cannot read a.npy", "write it again"):
+        ...     raise KeyError("no header")
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: cannot read a.npy ('no header'); write it again
+    """
+    caught = kinds or (Exception,)
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except caught as error:
+        advice = fix if isinstance(fix, str) else fix(error)
+        raise HoldfastError(f"{problem} ({first_line(error)}); {advice}") from error
 
 
 def check_not_blank(name: str, value: object) -> None:

@@ -14,7 +14,7 @@ from math import inf, nan
 from types import NoneType, UnionType
 from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, explained
 
 T = TypeVar("T")
 REPEAT = "; commas do not separate values: where several are taken, repeat the flag, or give a list in TOML and Python"
@@ -153,13 +153,9 @@ def fields_of(kind: type[Any]) -> dict[str, Field[Any]]:
 
 def types_of(kind: type[Any]) -> dict[str, Any]:
     """Types of the fields of a dataclass, by name, with annotations evaluated."""
-    try:
+    fix = f"import it at the top of {kind.__module__}, not under TYPE_CHECKING"
+    with explained(f"the settings of {kind.__name__} have a type that is not known", fix, NameError):
         hints = get_type_hints(kind)
-    except NameError as error:
-        raise HoldfastError(
-            f"the settings of {kind.__name__} have a type that is not known ({error}); import it at the top of "
-            f"{kind.__module__}, not under TYPE_CHECKING"
-        ) from error
     return {field.name: hints[field.name] for field in fields(kind)}
 
 

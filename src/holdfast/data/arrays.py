@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import Described, HoldfastError, OutOfRange, UnknownName
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, UnknownName, explained, first_line
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, as_labels, check_settings
 from holdfast.data.reading.array_source import load_array
@@ -102,11 +102,9 @@ def member(path: Path, file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
 def _safetensors(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
     from safetensors import SafetensorError, safe_open
 
-    try:
-        with safe_open(path, framework="np") as file:  # checks the whole header
-            names = _pick(path, list(file.keys()), settings)
-    except SafetensorError as error:
-        raise HoldfastError(f"{path} is truncated or not a safetensors file ({error}); write it again") from error
+    problem = f"{path} is truncated or not a safetensors file"
+    with explained(problem, "write it again", SafetensorError), safe_open(path, framework="np") as file:
+        names = _pick(path, list(file.keys()), settings)  # opening checked the whole header
     with path.open("rb") as raw:
         length = int.from_bytes(raw.read(8), "little")
         header = json.loads(raw.read(length))
@@ -143,7 +141,7 @@ def read_numpy(path: Path, read: Callable[[], Any]) -> Any:
                 f"{path} is not a numpy file or holds pickled Python objects, which could run code when read; save "
                 "plain numbers instead (numpy.save of a uint8 or float array)"
             ) from error
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        reason = first_line(error)[:200]
         raise HoldfastError(f"{path} is truncated or not a numpy file ({reason}); write it again") from error
 
 

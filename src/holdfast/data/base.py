@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import heapq
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,15 +16,7 @@ from torch import Tensor
 
 from holdfast.core.discovery import OldName
 from holdfast.core.encoder import Domain
-from holdfast.core.errors import (
-    Described,
-    HoldfastError,
-    HoldfastWarning,
-    OutOfRange,
-    Unreadable,
-    check_whole,
-    did_you_mean,
-)
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, Unreadable, check_whole, did_you_mean, warn
 from holdfast.core.files import hashed
 from holdfast.core.geometry import Geometry, Preprocessing
 from holdfast.core.images import Images
@@ -123,7 +114,7 @@ def as_labels(values: Any, count: int, named: bool, where: str, classes: int = 0
         problem = f"{where} are missing for {missing} of {count} images"
     if named:
         raise HoldfastError(f"{problem}; leave labels out of the reference to do without")
-    warnings.warn(f"{problem}; they are ignored", HoldfastWarning, stacklevel=2)
+    warn(f"{problem}; they are ignored")
     return None
 
 

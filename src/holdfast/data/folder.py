@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, OutOfRange, Unreadable
+from holdfast.core.errors import HoldfastError, OutOfRange, Unreadable, explained
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, check_settings
 from holdfast.data.reading.label_files import SYNSET, labels_in
@@ -101,11 +101,11 @@ def find(root: Path, others: Counter[str] | None = None) -> list[str]:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError as error:
-        raise HoldfastError(f"cannot list folder {str(folder)!r} ({error.strerror}); check its permissions") from error
+    with (
+        explained(f"cannot list folder {str(folder)!r}", "check its permissions", OSError),
+        os.scandir(folder) as entries,
+    ):
+        return list(entries)
 
 
 def classes(paths: Sequence[str]) -> tuple[Int[Tensor, "n"], tuple[str, ...]]:

@@ -15,10 +15,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, explained
 from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.loading.library_transform import PreprocessingSettings, Recipe, recipe, told
-from holdfast.encoders.loading.reference import Options, existing, first_line, require, split
+from holdfast.encoders.loading.reference import Options, existing, require, split
 from holdfast.encoders.loading.weights import Weights, WeightSettings, fit, read_weights, weights_only
 from holdfast.encoders.wrappers import PATCH, POOLINGS, check_pooling, check_result, check_tokens, dense, pool, seeded
 
@@ -92,12 +92,8 @@ def recipe_of(name: str, config: dict[str, Any], channels: int, size: int | None
     timm = require("timm", "vision")
     if size:
         config = {**config, "input_size": (channels, size, size)}
-    try:
+    with explained(f"timm cannot prepare images for {name!r}", "state what it knows"):
         transform = timm.data.create_transform(**config, is_training=False)
-    except Exception as error:  # of a value that timm does not know
-        raise HoldfastError(
-            f"timm cannot prepare images for {name!r}: {first_line(error)}; state what it knows"
-        ) from error
     numbers = [*config["mean"], *config["std"]]
     return recipe(name, "timm", "", config, lambda image: transform(image).numpy(), channels, numbers)
 
@@ -189,11 +185,8 @@ def _has_fixed_size(timm: Any, name: str) -> bool:
 
 def _create(timm: Any, name: str, pretrained: bool, size: int | None) -> nn.Module:
     extra: dict[str, Any] = {"num_classes": 0} | ({"img_size": size} if size else {})
-    try:
-        with weights_only():
-            return timm.create_model(name, pretrained=pretrained, **extra)
-    except Exception as error:  # the hub's clients raise errors of many libraries
-        advice = "check the tag and the network, or give a file, ?weights=FILE, or random weights, ?pretrained=false"
-        if name.startswith(FOLDER):
-            advice = "check the folder, which must hold the config.json that timm saved"
-        raise HoldfastError(f"timm cannot load {name!r}: {first_line(error)}; {advice}") from error
+    advice = "check the tag and the network, or give a file, ?weights=FILE, or random weights, ?pretrained=false"
+    if name.startswith(FOLDER):
+        advice = "check the folder, which must hold the config.json that timm saved"
+    with explained(f"timm cannot load {name!r}", advice), weights_only():
+        return timm.create_model(name, pretrained=pretrained, **extra)

@@ -12,10 +12,10 @@ from typing import Any
 from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, explained
 from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.loading.library_transform import Recipe, recipe
-from holdfast.encoders.loading.reference import Options, first_line, require, split
+from holdfast.encoders.loading.reference import Options, require, split
 from holdfast.encoders.loading.weights import weights_only
 from holdfast.encoders.wrappers import seeded
 
@@ -83,13 +83,9 @@ def _weights(models: Any, architecture: str, tag: str) -> Any:
 
 
 def _create(models: Any, architecture: str, weights: Any) -> nn.Module:
-    try:
-        with weights_only():
-            return models.get_model(architecture, weights=weights)
-    except Exception as error:  # the download raises errors of many libraries
-        raise HoldfastError(
-            f"torchvision cannot load {architecture}: {first_line(error)}; check the network, or add ?pretrained=false"
-        ) from error
+    fix = "check the network, or add ?pretrained=false"
+    with explained(f"torchvision cannot load {architecture}", fix), weights_only():
+        return models.get_model(architecture, weights=weights)
 
 
 def without_head(model: nn.Module, name: str, classes: int) -> nn.Module:

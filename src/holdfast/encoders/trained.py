@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError
 from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder, Normalised
-from holdfast.core.errors import Conflict, HoldfastError, UnknownName, Unreadable
+from holdfast.core.errors import Conflict, HoldfastError, UnknownName, Unreadable, explained
 from holdfast.core.files import write_whole
 from holdfast.core.geometry import Geometry
 from holdfast.core.records import ImagesInfo, Number, Record
@@ -33,7 +33,7 @@ from holdfast.encoders.architectures.base import LOADED, Architecture, LoadedEnc
 from holdfast.encoders.architectures.vit import PatchTokens, VisionTransformer
 from holdfast.encoders.loading.factory import build, inside
 from holdfast.encoders.loading.library_transform import LibraryTransform
-from holdfast.encoders.loading.reference import Options, first_line, named, split
+from holdfast.encoders.loading.reference import Options, named, split
 from holdfast.encoders.wrappers import check_tokens, dense, seeded
 
 SOURCE = "trained"
@@ -184,12 +184,8 @@ def _write_weights(path: Path, module: nn.Module) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    try:
+    with explained(f"cannot write {path}", "free some space or name another folder", OSError):
         write_whole(path, content)
-    except OSError as error:
-        raise HoldfastError(
-            f"cannot write {path}: {error.strerror or error}; free some space or name another folder"
-        ) from error
 
 
 def _checksum(content: bytes) -> str:
@@ -318,10 +314,8 @@ def read_card(folder: Path) -> Card:
     if not path.exists() and (folder / CHECKPOINT).exists():
         raise HoldfastError(_unfinished(folder))
     content = _content(path)
-    try:
+    with explained(f"'{path}' is no whole card", "copy the folder again", ValueError, KeyError, TypeError):
         version = json.loads(content)["schema_version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise HoldfastError(f"'{path}' is no whole card ({first_line(error)}); copy the folder again") from error
     if version != CARD_VERSION:
         raise HoldfastError(
             f"'{path}' has version {version!r}, and this holdfast reads version {CARD_VERSION}; "

@@ -10,9 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, fx, nn
 
 from holdfast.core.encoder import Dense, Domain
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, explained
 from holdfast.core.geometry import sizes
-from holdfast.encoders.loading.reference import first_line
 
 T = TypeVar("T")
 POOLINGS = ("cls", "mean")
@@ -77,16 +76,9 @@ def dense(module: nn.Module, domain: Domain, name: str) -> Dense:
 
 def check_result(module: nn.Module, name: str, domain: Domain, tokens: str | None) -> None:
     """Raise unless ``module`` makes one vector, or tokens, of one image and nothing else."""
-    try:
-        with torch.no_grad():
-            codes = module(torch.zeros(1, *domain.shape))
-    except HoldfastError:
-        raise
-    except Exception as error:  # of the model: it wants texts beside the image, or images of another size
-        raise HoldfastError(
-            f"{name!r} cannot be run on an image of {sizes(domain.shape)} alone ({first_line(error)}); wrap "
-            "its vision part yourself: python:package.module:factory"
-        ) from error
+    problem = f"{name!r} cannot be run on an image of {sizes(domain.shape)} alone"  # it wants texts, or another size
+    with explained(problem, "wrap its vision part yourself: python:package.module:factory"), torch.no_grad():
+        codes = module(torch.zeros(1, *domain.shape))
     if not tokens and codes.ndim != 2:
         raise HoldfastError(
             f"{name!r} makes {sizes(codes.shape[1:])} numbers of an image, not one vector; choose another pool"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.core.errors import HoldfastError, UnknownName, explained
 from holdfast.core.records import Estimate, Result
 from holdfast.report import text
 from holdfast.report.comparison.comparable import baselines, difference, labels, with_relative_errors
@@ -134,12 +134,9 @@ def notes(result: Result, estimate: Estimate) -> str:
 
 
 def _entries(result: Result, dataset: str) -> list[EvalResultEntry]:
-    try:
+    problem, fix = "evaluation-result files need huggingface_hub 1.4 or later", "run pip install 'huggingface_hub>=1.4'"
+    with explained(problem, fix, ImportError):
         from huggingface_hub import EvalResultEntry
-    except ImportError as error:
-        raise HoldfastError(
-            f"evaluation-result files need huggingface_hub 1.4 or later ({error}); run pip install 'huggingface_hub>=1.4'"
-        ) from error
     return [
         EvalResultEntry(
             dataset_id=dataset,

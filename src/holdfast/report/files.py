@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import explained
 from holdfast.core.files import write_whole
 from holdfast.core.records import SCHEMA_VERSION, Failure, Record, Result
 from holdfast.report.comparison.comparable import with_relative_errors
@@ -81,9 +81,8 @@ def write(
             for name, svg in drawings(contents.groups, contents.plates, contents.comparison.encoders).items()
         },
     }
-    try:
-        with ThreadPoolExecutor() as threads:  # a file waits for the disk, and there are hundreds
-            list(threads.map(lambda name: write_whole(folder / name, texts[name].encode()), texts))
-    except OSError as error:
-        raise HoldfastError(f"the report cannot be written to {folder} ({error}); choose a folder with room") from error
+    problem = f"the report cannot be written to {folder}"
+    with explained(problem, "choose a folder with room", OSError), ThreadPoolExecutor() as threads:
+        # A file waits for the disk, and there are hundreds.
+        list(threads.map(lambda name: write_whole(folder / name, texts[name].encode()), texts))
     return {name: folder / name for name in texts}

@@ -7,7 +7,6 @@ are the fields of the request; it has one table per evaluation, whose keys are t
 from __future__ import annotations
 
 import tomllib
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,12 +19,12 @@ from holdfast.attacks.presets import attack_fields, attacks_in_balls
 from holdfast.core.balls import Ball, balls_of, read_ball
 from holdfast.core.errors import (
     HoldfastError,
-    HoldfastWarning,
     OutOfRange,
     UnknownName,
     Unreadable,
     check_given_once,
     check_no_blanks,
+    warn,
 )
 from holdfast.core.options import (
     BatchSize,
@@ -170,7 +169,7 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
     chosen = _merged(_merged(_merged(sizes, over), blind), request.settings)
     plan = _with_bank(request, [build(kind, chosen.get(kind.name, {})) for kind in kinds])
     for name in set(request.settings) - {evaluation.name for evaluation in plan}:
-        warnings.warn(f"[{name}] changes nothing, because {name} is not run", HoldfastWarning, stacklevel=2)
+        warn(f"[{name}] changes nothing, because {name} is not run")
     for evaluation in plan:
         if isinstance(count := getattr(evaluation, "samples", None), int) and count < 1:
             raise OutOfRange(f"{evaluation.name}: samples", count, "at least 1 image")

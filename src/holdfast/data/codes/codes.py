@@ -6,7 +6,6 @@ Each row has an id and may have a label and a group. Without ids, rows are named
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.core.errors import Described, HoldfastError, HoldfastWarning, OutOfRange, Unreadable, did_you_mean
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, Unreadable, did_you_mean, warn
 from holdfast.core.images import DIGEST, Images, Source, TensorSource
 from holdfast.data.base import Selection, check_settings, groups_of
 from holdfast.data.codes.files import FLOATS, INTEGERS, Table, read_table
@@ -326,7 +325,7 @@ def _labelled(labels: Named, table: Table, name: str) -> tuple[Tensor | None, tu
     except HoldfastError as error:
         if labels is not None:
             raise
-        warnings.warn(f"{error}; they are ignored", HoldfastWarning, stacklevel=3)
+        warn(f"{error}; they are ignored", 2)
         return None, ()
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.checks import check_dense
-from holdfast.core.errors import Described, HoldfastError, OutOfRange, UnknownName
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, UnknownName, explained
 from holdfast.data.arrays import as_rows, member, read_numpy
 from holdfast.data.codes import faiss_files
 from holdfast.data.codes.forms import KeptRows, Products
@@ -140,16 +140,11 @@ def _parquet(path: Path, column: str | None) -> Table:
 
 
 def _lance(path: Path, column: str | None) -> Table:
-    try:
+    with explained("reading .lance needs pylance", "install it with: pip install pylance", ImportError):
         lance = import_module("lance")
-    except ImportError as error:
-        raise HoldfastError("reading .lance needs pylance; install it with: pip install pylance") from error
-    try:
+    with explained(f"{path} is damaged or not a Lance data set", "write it again"):
         data = lance.dataset(str(path))
         count = data.count_rows()
-    except Exception as error:  # the reader raises anything at all on damaged folders
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise HoldfastError(f"{path} is damaged or not a Lance data set ({reason}); write it again") from error
     return _columns(path, data.schema, count, data.to_batches, column)
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, Unreadable
+from holdfast.core.errors import HoldfastError, Unreadable, first_line
 from holdfast.encoders.exported.program import checked_archive
 from holdfast.encoders.loading.inputs import InputSettings, encoder_of
-from holdfast.encoders.loading.reference import Options, existing, first_line, split
+from holdfast.encoders.loading.reference import Options, existing, split
 from holdfast.encoders.wrappers import Traced, for_batches
 
 SOURCE = "exported"

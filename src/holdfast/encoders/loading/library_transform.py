@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,7 +14,7 @@ from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import Conflict, HoldfastError, HoldfastWarning, OutOfRange
+from holdfast.core.errors import Conflict, HoldfastError, OutOfRange, warn
 from holdfast.core.geometry import Preprocessing, sizes
 from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.loading.inputs import numbers
@@ -424,7 +423,7 @@ class PreprocessingSettings:
 def told(encoder: Encoder) -> Encoder:
     """Return ``encoder`` after a warning of what is not stated, which its record then holds."""
     if encoder.caution:
-        warnings.warn(encoder.caution, HoldfastWarning, stacklevel=4)
+        warn(encoder.caution, 3)
         if "normalisation" in encoder.caution:
             encoder.normalisation = f"{NOT_STATED} ({encoder.normalisation} is assumed)"
     return encoder

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
 from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, check_whole
+from holdfast.core.errors import first_line as first_line
 from holdfast.core.settings import convert, fields_of, types_of
 
 T = TypeVar("T")
@@ -147,14 +148,3 @@ def existing(name: str) -> Path:
     if path.stat().st_size == 0:
         raise HoldfastError(f"{name!r} is empty (0 bytes); copy or download it again")
     return path
-
-
-def first_line(error: BaseException) -> str:
-    """First sentence on the first line of an error, or its type if it has no text.
-
-    Example:
-        >>> first_line(ValueError("it broke. If you see this, write to us.\\nmore"))
-        'it broke'
-    """
-    lines = str(error).strip().splitlines()
-    return lines[0].partition(". ")[0].rstrip(" .:") if lines else type(error).__name__

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from holdfast.core.errors import HoldfastError
-from holdfast.encoders.loading.reference import first_line, require
+from holdfast.core.errors import HoldfastError, explained, first_line
+from holdfast.encoders.loading.reference import require
 from holdfast.encoders.onnx.graph import Graph, Node
 
 OLDEST_OPSET = 13
@@ -29,7 +29,7 @@ def read_model(path: Path, name: str) -> Any:
         HoldfastError: The file is damaged, or its operator set cannot be converted.
     """
     onnx = require("onnx", "onnx")
-    try:
+    with explained(f"{name!r} is not a whole ONNX model", "export it again"):
         if path.suffix == ".gz":
             model = onnx.load_model_from_string(gzip.decompress(path.read_bytes()))
             onnx.checker.check_model(model)
@@ -37,8 +37,6 @@ def read_model(path: Path, name: str) -> Any:
             # By path: the checker serialises a model in memory, and no message may exceed 2 GiB.
             onnx.checker.check_model(str(path))
             model = onnx.load(path, load_external_data=False)
-    except Exception as error:  # protobuf, the checker and missing data files each raise their own
-        raise HoldfastError(f"{name!r} is not a whole ONNX model ({first_line(error)}); export it again") from error
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     old = opset(model) < OLDEST_OPSET

@@ -8,7 +8,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
@@ -25,8 +24,7 @@ from weakref import finalize
 
 import torch
 
-from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange
-from holdfast.encoders.loading.reference import first_line
+from holdfast.core.errors import HoldfastError, OutOfRange, first_line, warn
 from holdfast.run.engines.base import Context, Local, Output, Unit
 
 RETRIES = 3
@@ -336,11 +334,9 @@ class Automatic:
             Exception
         ) as error:  # of all kinds: what cannot be pickled, or is of a module that a worker cannot import
             self.spent = float("-inf")
-            warnings.warn(
+            warn(
                 f"worker processes cannot read this encoder ({first_line(error)}), so that all is computed in this one: the "
-                "numbers are the same, and take longer",
-                HoldfastWarning,
-                stacklevel=2,
+                "numbers are the same, and take longer"
             )
             return False
         self.ready = context

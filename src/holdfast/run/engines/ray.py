@@ -15,9 +15,8 @@ from itertools import islice
 from types import ModuleType
 from typing import Any, final
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, explained, first_line
 from holdfast.encoders.loading.factory import declare_missing_operators, operators_are_declared
-from holdfast.encoders.loading.reference import first_line
 from holdfast.run.engines.base import Context, Output, Unit
 
 
@@ -126,18 +125,14 @@ class Ray:
         Raises:
             HoldfastError: Ray is not installed, or there is no such cluster.
         """
-        try:
+        with explained("a cluster needs Ray", "pip install ray", ImportError):
             import ray
-        except ImportError as error:
-            raise HoldfastError("a cluster needs Ray: pip install ray") from error
         if not ray.is_initialized():
             handler = signal.getsignal(signal.SIGTERM)
+            fix = "start one with `ray start --head`, or use 'local'"
             try:
-                ray.init(address=self.address, log_to_driver=False, include_dashboard=False)
-            except (ConnectionError, ValueError) as error:
-                raise HoldfastError(
-                    f"no Ray cluster at {self.address!r} ({error}); start one with `ray start --head`, or use 'local'"
-                ) from error
+                with explained(f"no Ray cluster at {self.address!r}", fix, ConnectionError, ValueError):
+                    ray.init(address=self.address, log_to_driver=False, include_dashboard=False)
             finally:
                 if threading.current_thread() is threading.main_thread():
                     signal.signal(signal.SIGTERM, handler or signal.SIG_DFL)  # Ray's own ends all without a word
