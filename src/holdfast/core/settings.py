@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from fractions import Fraction
 from math import inf, nan
+from operator import le, lt
 from types import NoneType, UnionType
 from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -31,10 +32,17 @@ class Searching:
 class TextSettings(ABC):
     """Settings object with a text form; a field of this type accepts the text as well."""
 
+    allowed: ClassVar[tuple[str, ...]] = ()
+    """Settings with the interval in which each one lies, as in ``("share in [0, 1)",)``."""
+
     @classmethod
     @abstractmethod
     def read(cls, text: str) -> TextSettings:
         """Return the object of this kind that ``text`` spells."""
+
+    def __post_init__(self) -> None:
+        for each in self.allowed:
+            _check_interval(self, *each.split(" in "))
 
     def __str__(self) -> str:
         return to_text(self)
@@ -273,6 +281,13 @@ def check_not_negative(thing: Any, *settings: str) -> None:
         HoldfastError: A setting is below 0 or infinite.
     """
     _require(thing, settings, lambda value: 0 <= value < inf, "0 or more")
+
+
+def _check_interval(thing: Any, setting: str, interval: str) -> None:
+    """Raise if a setting lies outside an interval, such as "(0, 1]", or is NaN; None is skipped."""
+    low, high = map(float, interval[1:-1].split(","))
+    above, below = (le if interval[0] == "[" else lt), (le if interval[-1] == "]" else lt)
+    _require(thing, [setting], lambda value: above(low, value) and below(value, high), f"in {interval}")
 
 
 def check_fraction(thing: Any, *settings: str) -> None:

@@ -90,7 +90,7 @@ def _settings(query: str, reference: str) -> dict[str, str]:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
     except ValueError as error:
         raise HoldfastError(f"{reference!r}: settings take the form ?key=value&key=value, got {query!r}") from error
-    check_given_once(f"{reference!r}: the settings", [key for key, _ in pairs])
+    check_given_once(f"the reference {reference!r}", [key for key, _ in pairs])
     return dict(pairs)
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
 from holdfast.core.files import hashed
 from holdfast.core.images import Images
-from holdfast.core.settings import TextSettings, check_positive, read
+from holdfast.core.settings import TextSettings, read
 
 PROFILES = ("pareto", "exponential")
 MANY, FEW = 100, 20
@@ -199,10 +199,8 @@ class LongTailed(Subset):
     profile: str = PROFILES[0]
     """`pareto`, as in Zhong et al., or `exponential`, as in CIFAR-10-LT."""
     name = "long-tail"
+    allowed = ("most in (0, inf)", "least in (0, inf)")
     example = "most=5000,least=50"
-
-    def __post_init__(self) -> None:
-        check_positive(self, "most", "least")
 
     def of(self, images: Images, seed: int, load: Callable[[str], Images]) -> Images:
         return self.tail(images, seed).images
@@ -220,10 +218,8 @@ class Uniform(Subset):
     total: int
     """Largest number of images."""
     name = "uniform"
+    allowed = ("total in (0, inf)",)
     example = "total=12400"
-
-    def __post_init__(self) -> None:
-        check_positive(self, "total")
 
     def of(self, images: Images, seed: int, load: Callable[[str], Images]) -> Images:
         return uniform_subset(images, self.total, seed)
@@ -237,10 +233,8 @@ class SomeClasses(Subset):
     count: int
     """Number of classes."""
     name = "classes"
+    allowed = ("count in (0, inf)",)
     example = "count=100"
-
-    def __post_init__(self) -> None:
-        check_positive(self, "count")
 
     def of(self, images: Images, seed: int, load: Callable[[str], Images]) -> Images:
         sizes = Counter(labels_of(images))
