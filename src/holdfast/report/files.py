@@ -14,7 +14,7 @@ from holdfast.report.comparison.comparable import with_relative_errors
 from holdfast.report.comparison.compare import Comparison
 from holdfast.report.contents import Contents, RunState
 from holdfast.report.figures.plots import drawings
-from holdfast.report.overview.recorded import Scorecard, Screen, scorecard, screen
+from holdfast.report.overview.recorded import Screen, screen
 from holdfast.report.overview.tally import Tally
 from holdfast.report.page.page import render
 from holdfast.report.papers import paper_table
@@ -31,8 +31,6 @@ class Report(Record):
     comparison: Comparison
     first_screens: tuple[Screen, ...] = ()
     """First screens, one per table with rows for it."""
-    scorecards: tuple[Scorecard, ...] = ()
-    """The first screens under their old names, until version 0.4."""
     tallies: tuple[Tally, ...] = ()
     """Comparisons won, counted over all conditions of a table; the verdict counts rows of the first screen instead."""
 
@@ -44,7 +42,6 @@ def report(contents: Contents) -> Report:
         failures=tuple(contents.failures),
         comparison=contents.comparison,
         first_screens=tuple(map(screen, contents.first_screens)),
-        scorecards=tuple(map(scorecard, contents.first_screens)),
         tallies=contents.tallies,
     )
 
