@@ -10,6 +10,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.transforms.base import Chain, Transform, transformed, transforms
+from tests.facts import refused
 
 PARAMETERS = {
     "gamma": "0.4",
