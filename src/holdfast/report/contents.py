@@ -80,7 +80,7 @@ def heading(results: Sequence[Result], encoders: str) -> str:
     elif len(headings) == 1:
         (form,) = headings
     else:
-        form = USUAL.replace("Robustness", listed(list(dict.fromkeys(result.title for result in results))))
+        form = USUAL.replace("Robustness", listed(dict.fromkeys(result.title for result in results)))
     names = {
         "encoders": encoders,
         "images": _names(result.images for result in results),

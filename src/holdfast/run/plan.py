@@ -111,7 +111,7 @@ def drop_unanswerable(evaluations: Sequence[Evaluation], inputs: Inputs) -> list
     for silent, named in alike.items():
         if not silent:
             continue
-        sentence = f"codes alone are known of {listed(named)}, which cannot answer {listed(list(silent))}: {WANTS_MORE}"
+        sentence = f"codes alone are known of {listed(named)}, which cannot answer {listed(silent)}: {WANTS_MORE}"
         if not any(by_encoder.values()):
             raise HoldfastError(f"{sentence}; name the encoder that made them")
         warn(sentence, 3)
@@ -141,7 +141,7 @@ def drop_inapplicable(
             continue
         fewer, by_default = restricted(evaluation, needs), changes_by_default(evaluation)
         if not by_default or (request.only and fewer is None):
-            named = evaluation.name if by_default else f"{listed(list(map(str, needs)))} (of {evaluation.name})"
+            named = evaluation.name if by_default else f"{listed(map(str, needs))} (of {evaluation.name})"
             raise HoldfastError(f"{_misfit([named], *next(iter(needs.values())))} Leave it out.")
         for why in dict.fromkeys(needs.values()):
             changes = listed([str(change) for change, reason in needs.items() if reason == why])

@@ -69,13 +69,18 @@ def labels(results: Sequence[Result]) -> dict[tuple[str, str], str]:
     return {(name, mark): name if names.count(name) == 1 else f"{name} ({mark[:6]})" for name, mark in kinds}
 
 
+def labelled(results: Sequence[Result]) -> list[tuple[str, Result]]:
+    """Results beside the labels of their encoders."""
+    names = labels(results)
+    return [(names[result.encoder.name, result.encoder.fingerprint], result) for result in results]
+
+
 def baselines(results: Sequence[Result]) -> tuple[str, ...]:
     """Return what the baselines are called, which put numbers into proportion and are not there to be chosen.
 
     Where nothing else was measured they are encoders like others.
     """
-    labels_of = labels(results)
-    kinds = {labels_of[result.encoder.name, result.encoder.fingerprint]: result.encoder.source for result in results}
+    kinds = {name: result.encoder.source for name, result in labelled(results)}
     names = tuple(name for name, source in kinds.items() if source.startswith("baseline:"))
     return names if len(names) < len(kinds) else ()
 
@@ -85,11 +90,9 @@ def groups(results: Sequence[Result]) -> tuple[Group, ...]:
 
     A cell that occurs twice (the same run given twice, or repeated) counts once: the one that looked at more samples.
     """
-    labels_of = labels(results)
     cells_of_groups: dict[tuple[str, str], dict[str, Result]] = {}
-    for result in results:
+    for name, result in labelled(results):
         cells = cells_of_groups.setdefault((result.evaluation, protocol_key(result)), {})
-        name = labels_of[result.encoder.name, result.encoder.fingerprint]
         if name not in cells or len(cells[name].findings.ids) < len(result.findings.ids):
             cells[name] = result
     order = list(dict.fromkeys(evaluation for evaluation, _ in cells_of_groups))

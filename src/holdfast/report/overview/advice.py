@@ -172,9 +172,9 @@ def _by_screen(
     leaders = (screen.leader,) if screen.leader else advised.leaders
     if not advised.leaders or screen.leader in advised.leaders:
         return leaders, ()
-    numbers = text.listed(list(dict.fromkeys(advised.numbers)))
+    numbers = text.listed(dict.fromkeys(advised.numbers))
     which = "these are some rows of the table, and the verdict counts all" if screen.leader else "the table names none"
-    return leaders, (f"By {numbers} alone, {text.listed(list(advised.leaders))} would come first: {which}.",)
+    return leaders, (f"By {numbers} alone, {text.listed(advised.leaders)} would come first: {which}.",)
 
 
 def _by_tally(table: Table, tallied: Tally, advised: Advised, bounded: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -190,7 +190,7 @@ def _by_tally(table: Table, tallied: Tally, advised: Advised, bounded: bool) -> 
         )
     if advised.leaders:
         other = (
-            f"Counting all numbers, {text.listed(list(tallied.leaders))} would come first; that is no "
+            f"Counting all numbers, {text.listed(tallied.leaders)} would come first; that is no "
             "reason to prefer another."
         )
         differs = tallied.leaders and tallied.leaders != leaders
@@ -233,14 +233,12 @@ def _prefer(leaders: Sequence[str], backed: Tally, evidence: str) -> str:
     lead = f"{_lead(backed, f' by numbers with {evidence} in our study')}"
     if len(leaders) == 1:
         return f"Of these encoders {leaders[0]} is the most robust: it is {lead}; {_tied(backed)}."
-    return f"No single encoder stands out: {text.listed(list(leaders))} are each {lead}; {_tied(backed)}."
+    return f"No single encoder stands out: {text.listed(leaders)} are each {lead}; {_tied(backed)}."
 
 
 def _undecided(table: Table, tallied: Tally, bounded: bool) -> str:
     """Return who leads by other numbers alone, and what to measure instead if it has not been and can be."""
-    each = (
-        f"{text.listed(list(tallied.leaders))} {'is' if len(tallied.leaders) == 1 else 'are each'} {_lead(tallied, '')}"
-    )
+    each = f"{text.listed(tallied.leaders)} {'is' if len(tallied.leaders) == 1 else 'are each'} {_lead(tallied, '')}"
     measured = {part.evaluation for part in table.sections}
     proofs = "certified-"
     better = [name for name in study().best if name not in measured and (bounded or not name.startswith(proofs))]
@@ -284,10 +282,7 @@ def _worst_of_leaders(table: Table, leaders: Sequence[str]) -> Iterator[str]:
             most, section, row, cell = max(reversed(cells), key=lambda item: item[0])
             where = " · ".join(filter(None, (row.first, row.rest)))
             perfect = 0 if section.like.better == "lower" else 1
-            others = [
-                harm(other) for each, other in zip(table.encoders, row.cells, strict=True)
-                if other and other.defined and each in table.ranked and each != name
-            ]  # fmt: skip
+            others = [harm(other) for each, other in row.defined(table, table.ranked).items() if each != name]
             beside = " The other encoders do no better." if others and min(others) >= most else ""
             yield (
                 f"Weakest result of {name}: {section.title} is {cell.value} "
@@ -360,12 +355,7 @@ def _claims(table: Table) -> str:
 def _proved(table: Table) -> str:
     """Return the largest certificate of the first quantity that has one."""
     for section in table.sections:
-        cells = [
-            (row, name, cell)
-            for row in section.rows
-            for name, cell in zip(table.encoders, row.cells, strict=True)
-            if cell and cell.defined and name in table.ranked
-        ]
+        cells = [(row, name, cell) for row in section.rows for name, cell in row.defined(table, table.ranked).items()]
         if cells and (section.like.better, section.like.claim) == ("higher", Claim.LOWER):
             row, name, cell = max(cells, key=lambda item: item[2].estimate.value)
             where = " · ".join(filter(None, (row.first, row.rest)))

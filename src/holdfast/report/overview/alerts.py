@@ -43,7 +43,7 @@ class Alert:
         more = len(self.evaluations) - NAMED
         if more > 1:
             return text.listed([*self.evaluations[:NAMED], f"{more} others"])
-        return text.listed(list(self.evaluations)) if self.evaluations else "all evaluations"
+        return text.listed(self.evaluations) if self.evaluations else "all evaluations"
 
 
 COUNTS = re.compile(r"(\d[\d,]*) of (\d[\d,]*)")
@@ -222,7 +222,7 @@ def cells_in_words(cells: Sequence[tuple[str, str]]) -> str:
     shared: dict[tuple[str, ...], list[str]] = {}
     for name, evaluations in by_encoder.items():
         shared.setdefault(tuple(evaluations), []).append(name)
-    return "; ".join(f"{text.listed(list(what))} of {text.listed(names)}" for what, names in shared.items())
+    return "; ".join(f"{text.listed(what)} of {text.listed(names)}" for what, names in shared.items())
 
 
 def causes(failures: Sequence[Failure]) -> tuple[Cause, ...]:
@@ -287,7 +287,7 @@ def other_radius(table: Table) -> str:
             flags = text.listed(
                 [f"`--ball {norm}:{number(factor * size)}`" for norm, size in _ends([b for b, _ in found], factor)]
             )
-            which = text.listed(list(dict.fromkeys(title for _, title in found)))
+            which = text.listed(dict.fromkeys(title for _, title in found))
             return (
                 f". For {which}, {what}, and more images would not change that: take a {size} radius there, as {flags}."
             )
@@ -320,8 +320,5 @@ def _harms(row: Row, table: Table) -> list[tuple[float, float, float]]:
         e = cell.estimate
         return (e.low, e.high) if e.better == "lower" else (1 - e.high, 1 - e.low)
 
-    return [
-        (ends(cell)[0], harm(cell), ends(cell)[1])
-        for name, cell in zip(table.encoders, row.cells, strict=True)
-        if cell and cell.defined and name in table.ranked
-    ]
+    cells = row.defined(table, table.ranked).values()
+    return [(ends(cell)[0], harm(cell), ends(cell)[1]) for cell in cells]

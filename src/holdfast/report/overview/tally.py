@@ -93,7 +93,7 @@ def sentences(tallied: Tally) -> tuple[str, ...]:
 
 def gap_sentence(gap: Gap) -> str:
     """Return a sentence on the missing numbers of some encoders."""
-    who, quantities = text.listed(list(gap.encoders)), ", ".join(map(text.words, gap.quantities))
+    who, quantities = text.listed(gap.encoders), ", ".join(map(text.words, gap.quantities))
     where = f"{text.counted(gap.conditions, 'condition')} ({quantities})"
     return f"{who} {text.have(gap.encoders)} no number in {where}, so no encoder is ranked there"
 

@@ -314,7 +314,7 @@ def _under(main: Table, exact: Table | None, heading: str, headings: Mapping[str
         if headings[part.evaluation] == heading
         and (
             rows := tuple(
-                row for row in part.rows if (part.evaluation, part.like.quantity, row.conditions) not in shown
+                row for row in part.rows if (part.evaluation, part.like.quantity, row.like.conditions) not in shown
             )
         )
     ]
