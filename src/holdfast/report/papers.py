@@ -59,20 +59,8 @@ def _rvcl(test: str, *robust: str) -> tuple[Line, ...]:
         Line("ACR (figure 3), K = {negatives}", "certified-radius", "average_certified_radius"),
         Line("radius under PGD, K = {negatives}", "certified-radius", "average_attacked_radius"),
         Line("ACR_LE (figure 4)", "linear-radius", "average_linear_radius"),
-        Line(
-            accuracy.format("PGD"),
-            "instance-accuracy",
-            "robust_instance_accuracy",
-            {"ball": test},
-            True,
-        ),
-        Line(
-            accuracy.format("CROWN"),
-            "instance-accuracy",
-            "certified_instance_accuracy",
-            {"ball": test},
-            True,
-        ),
+        Line(accuracy.format("PGD"), "instance-accuracy", "robust_instance_accuracy", {"ball": test}, True),
+        Line(accuracy.format("CROWN"), "instance-accuracy", "certified_instance_accuracy", {"ball": test}, True),
         Line("scale of the margins (theorem 5.2)", "margin-distribution", "margin_scale"),
         Line("linear accuracy", "probe-accuracy", "top1_accuracy", {"probe": "linear:recipe=rvcl"}, True),
         *(

@@ -35,6 +35,8 @@ RVCL = {
     "margin-distribution": {},
     "probe-accuracy": {"probes": ["linear:recipe=rvcl"]},
 }
+AT_RVCL = {"attacks": ["pgd"], "probes": ["linear:recipe=rvcl"]}
+KO_PROBES = {"probes": ["linear", "synbench-robust"]}
 CIFAR = 0.225 / 255
 """One step of a pixel in the units of the paper's normalised CIFAR-10 images, as a fraction of the range."""
 
@@ -54,11 +56,7 @@ PROTOCOLS: dict[str, tuple[str, Settings]] = {
         {
             **RVCL,
             "instance-accuracy": {"balls": ["linf:0.1"], "generate": "linf:0.3", "negatives": 1},
-            "robust-accuracy": {
-                "balls": ["linf:0.15", "linf:0.2"],
-                "attacks": ["pgd"],
-                "probes": ["linear:recipe=rvcl"],
-            },
+            "robust-accuracy": {"balls": ["linf:0.15", "linf:0.2"], **AT_RVCL},
         },
     ),
     "wang2022-cifar10": (
@@ -70,24 +68,16 @@ PROTOCOLS: dict[str, tuple[str, Settings]] = {
                 "generate": f"linf:{16 * CIFAR:.7f}",
                 "negatives": 1,
             },
-            "robust-accuracy": {
-                "balls": ["linf:8/255", "linf:16/255"],
-                "attacks": ["pgd"],
-                "probes": ["linear:recipe=rvcl"],
-            },
+            "robust-accuracy": {"balls": ["linf:8/255", "linf:16/255"], **AT_RVCL},
         },
     ),
     "ko2022": (
         "SynBench (Ko et al. 2022): the score of each budget, standard and robust linear probes, corruptions",
         {
             "synbench": {"mode": "published"},
-            "probe-accuracy": {"probes": ["linear", "synbench-robust"]},
-            "robust-accuracy": {
-                "balls": ["l2:0.5"],
-                "attacks": ["pgd:steps=10"],
-                "probes": ["linear", "synbench-robust"],
-            },
-            "corruption-error": {"probes": ["linear", "synbench-robust"]},
+            "probe-accuracy": KO_PROBES,
+            "robust-accuracy": {"balls": ["l2:0.5"], "attacks": ["pgd:steps=10"], **KO_PROBES},
+            "corruption-error": KO_PROBES,
         },
     ),
     "petrov2022": (
