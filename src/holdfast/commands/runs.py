@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from holdfast.commands.evaluated_run import SETS, StoredRun, folder_of
-from holdfast.core.errors import HoldfastError, Unreadable, check_no_blanks
+from holdfast.core.errors import HoldfastError, check_no_blanks, readable
 from holdfast.core.files import checksum_of, unsealed
 from holdfast.core.records import UNFINISHED, Failure, Record, Result
 from holdfast.encoders.by_name import Options, references
@@ -90,20 +90,16 @@ class _Asked(BaseModel):
 
 
 def _request(folder: Path) -> _Asked:
-    try:
+    with readable(str(folder / REQUEST), REPEAT, OSError, ValueError, because=DAMAGED):
         return _Asked.model_validate_json(unsealed((folder / REQUEST).read_bytes()))
-    except (OSError, ValueError) as error:
-        raise Unreadable(str(folder / REQUEST), DAMAGED, fix=REPEAT) from error
 
 
 def data_sets(folder: Path) -> list[Path]:
     """Return the folder of each data set of a run of several, or the ``folder`` of a run of one."""
     if not (folder / SETS).is_file():
         return [folder]
-    try:
+    with readable(str(folder / SETS), REPEAT, OSError, ValueError, TypeError, because=DAMAGED):
         return [folder / name for name in json.loads((folder / SETS).read_bytes())]
-    except (OSError, ValueError, TypeError) as error:
-        raise Unreadable(str(folder / SETS), DAMAGED, fix=REPEAT) from error
 
 
 def _loaded(folders: Sequence[Path]) -> dict[Path, Records]:

@@ -288,6 +288,15 @@ def explained(problem: str, fix: str | Callable[[Exception], str], *kinds: type[
         raise HoldfastError(f"{problem} ({first_line(error)}); {advice}") from error
 
 
+@contextmanager
+def readable(name: str, fix: str, *kinds: type[Exception], because: str = "") -> Iterator[None]:
+    """Raise errors of these ``kinds`` as an ``Unreadable``, by default with their own reason."""
+    try:
+        yield
+    except kinds as error:
+        raise Unreadable(name, because or error, fix=fix) from error
+
+
 def check_not_blank(name: str, value: object) -> None:
     """Check that no text is empty or white space, as an unset variable of a script is.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -65,19 +65,37 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
 
 def _npy(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
     check_settings(settings, [], ".npy")
-    array = read_numpy(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
-    if not isinstance(array, np.ndarray):
-        raise HoldfastError(f"{path} is an archive of arrays; give it the ending .npz")
-    return {"images": array}
+    return {"images": mapped(path)}
 
 
 def _npz(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
+    with archive(path) as file:
+        names = _pick(path, list(file.keys()), settings)
+        return {part: member(path, file, key) for part, key in names.items()}
+
+
+def mapped(path: Path) -> np.ndarray:
+    """Return the array of a ``.npy`` file, mapped from disk.
+
+    Raises:
+        HoldfastError: The file is damaged, or an archive.
+    """
+    array = read_numpy(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
+    if not isinstance(array, np.ndarray):
+        raise HoldfastError(f"{path} is an archive of arrays; give it the ending .npz")
+    return array
+
+
+def archive(path: Path) -> np.lib.npyio.NpzFile:
+    """Return the opened archive of a ``.npz`` file.
+
+    Raises:
+        HoldfastError: The file is damaged, or one array.
+    """
     file = read_numpy(path, lambda: np.load(path, allow_pickle=False))
     if not isinstance(file, np.lib.npyio.NpzFile):
         raise HoldfastError(f"{path} is one array, not an archive; give it the ending .npy")
-    with file:
-        names = _pick(path, list(file.keys()), settings)
-        return {part: member(path, file, key) for part, key in names.items()}
+    return file
 
 
 def member(path: Path, file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
@@ -154,11 +172,16 @@ def _pick(path: Path, keys: list[str], settings: Mapping[str, str]) -> dict[str,
     known = {"images": IMAGES, "labels": LABELS}
     keys_of_parts = {part: next((key for key in names if key in keys), None) for part, names in known.items()}
     if not (settings.get("images") or keys_of_parts["images"]):
-        raise HoldfastError(
-            f"{path} has no array named {', '.join(IMAGES)}; say which one holds the images, as in "
-            f"{path.name}?images={keys[0] if keys else 'NAME'} (it holds: {', '.join(keys) or 'nothing'})"
-        )
+        raise unnamed(path, IMAGES, keys, "images", "images")
     return {part: key for part, key in {**keys_of_parts, **settings}.items() if key}
+
+
+def unnamed(path: Path, usual: Sequence[str], keys: Sequence[str], what: str, setting: str) -> HoldfastError:
+    """Return the error of a file none of whose arrays has a usual name."""
+    return HoldfastError(
+        f"{path.name} has no array named {', '.join(usual)}; say which one holds the {what}, as in "
+        f"{path.name}?{setting}={keys[0] if keys else 'NAME'} (it holds: {', '.join(keys) or 'nothing'})"
+    )
 
 
 @final

@@ -16,7 +16,15 @@ from torch import Tensor
 
 from holdfast.core.discovery import OldName
 from holdfast.core.encoder import Domain
-from holdfast.core.errors import Described, HoldfastError, OutOfRange, Unreadable, check_whole, did_you_mean, warn
+from holdfast.core.errors import (
+    Described,
+    HoldfastError,
+    OutOfRange,
+    check_whole,
+    did_you_mean,
+    readable,
+    warn,
+)
 from holdfast.core.files import hashed
 from holdfast.core.geometry import Geometry, Preprocessing
 from holdfast.core.images import Images
@@ -163,10 +171,8 @@ def groups_of(ids: Sequence[str], grouping: str) -> tuple[str, ...]:
         if without := [name for name in ids if mark not in (name.rpartition("/")[2] if mark == "_" else name)]:
             raise HoldfastError(f"groups={grouping} needs {mark!r} in every name, and {without[0]!r} has none")
         return tuple(name.rpartition(mark)[0] for name in ids)
-    try:
+    with readable(f"groups {grouping!r}", f"use {FORMS}", OSError, ValueError):
         text = Path(grouping).expanduser().read_text("utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise Unreadable(f"groups {grouping!r}", error, fix=f"use {FORMS}") from error
     rows = [row for row in csv.reader(text.splitlines()) if row]
     if wrong := next((row for row in rows if len(row) != 2), None):
         raise OutOfRange(f"columns of {grouping}", Described(f"{len(wrong)}: {wrong}"), "two, id and group")

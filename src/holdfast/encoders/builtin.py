@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, UnknownName, Unreadable
+from holdfast.core.errors import HoldfastError, UnknownName, readable
 from holdfast.encoders import trained
 from holdfast.encoders.loading.reference import Options, split
 
@@ -44,10 +44,8 @@ def load(name: str, options: Options | None = None) -> Encoder:
     _check_known(name)
     if options and options.size not in (None, 8):
         raise HoldfastError(f"builtin:{name} takes images of 8 x 8 pixels, got size={options.size}; leave the size out")
-    try:
+    with readable(f"builtin:{name}", "install holdfast again", HoldfastError):
         encoder = trained.load(str(WEIGHTS / name), Options())
-    except HoldfastError as error:
-        raise Unreadable(f"builtin:{name}", error, fix="install holdfast again") from error
     encoder.source = f"{SOURCE}:{name}"
     return encoder
 

@@ -16,11 +16,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, UnknownName, explained
 from holdfast.core.text_tower import TextModel, TextTower
 from holdfast.encoders.loading.factory import declare_missing_operators
-from holdfast.encoders.loading.library_transform import PreprocessingSettings, Recipe, recipe, told
+from holdfast.encoders.loading.library_transform import PreprocessingSettings, Recipe, recipe
 from holdfast.encoders.loading.reference import Options, require, split
 from holdfast.encoders.loading.weights import weights_only
 from holdfast.encoders.wrappers import seeded
@@ -56,18 +56,12 @@ def load(name: str, options: Options) -> Encoder:
     if not settings.projection:
         _remove_projection(tower, name)
     unstated = weights is not None and Path(weights).is_file() and not name.startswith(ELSEWHERE)
-    return told(
-        Encoder(
-            images.around(tower.eval()),
-            name,
-            Domain((images.channels, *images.geometry.crop)),
-            mean=images.mean,
-            std=images.std,
-            geometry=images.geometry,
-            pooling=f"by open_clip, {'projected' if settings.projection else 'before the projection'}",
-            caution=settings.missing(name, "open_clip") if unstated else "",
-            texts=TextTower(partial(_texts, name, weights, settings.seed)) if settings.projection else None,
-        )
+    return images.encoder(
+        tower.eval(),
+        name,
+        pooling=f"by open_clip, {'projected' if settings.projection else 'before the projection'}",
+        caution=settings.missing(name, "open_clip") if unstated else "",
+        texts=TextTower(partial(_texts, name, weights, settings.seed)) if settings.projection else None,
     )
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, explained
 from holdfast.encoders.loading.factory import declare_missing_operators
-from holdfast.encoders.loading.library_transform import PreprocessingSettings, Recipe, recipe, told
+from holdfast.encoders.loading.library_transform import PreprocessingSettings, Recipe, recipe
 from holdfast.encoders.loading.reference import Options, existing, require, split
 from holdfast.encoders.loading.weights import Weights, WeightSettings, fit, read_weights, weights_only
 from holdfast.encoders.wrappers import PATCH, POOLINGS, check_pooling, check_result, check_tokens, dense, pool, seeded
@@ -66,25 +66,15 @@ def load(name: str, options: Options) -> Encoder:
         resample(img_size=(options.size, options.size))
     config = _config(name, settings, timm.data.resolve_model_data_config(model))
     images = recipe_of(name, config, config["input_size"][0], options.size)
-    domain = Domain((images.channels, *images.geometry.crop))
+    domain = images.domain
     how = settings.tokens or settings.pool
     module = _of_tokens(model.eval(), how, name, domain) if how else model.eval()
     if options.size:
         check_result(module, name, domain, settings.tokens)
     # A file for the plain name of a network may hold any weights; a tag or a folder says which.
     unstated = path is not None and not brings and "." not in name
-    return told(
-        Encoder(
-            images.around(module),
-            name,
-            domain,
-            mean=images.mean,
-            std=images.std,
-            geometry=images.geometry,
-            pooling=f"{how} of the last tokens" if how else _pooling(model),
-            caution=settings.missing(name, "timm") if unstated else "",
-        )
-    )
+    pooling = f"{how} of the last tokens" if how else _pooling(model)
+    return images.encoder(module, name, pooling=pooling, caution=settings.missing(name, "timm") if unstated else "")
 
 
 def recipe_of(name: str, config: dict[str, Any], channels: int, size: int | None) -> Recipe:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, explained
 from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.loading.library_transform import Recipe, recipe
@@ -48,15 +48,8 @@ def load(name: str, options: Options) -> Encoder:
     expected = getattr(model, "image_size", side)  # vision transformers have one table of positions
     if expected != side:
         raise OutOfRange(f"--size of {architecture}", side, f"{expected}, its only size")
-    return Encoder(
-        images.around(without_head(model, architecture, CLASSES).eval()),
-        name,
-        Domain((images.channels, *images.geometry.crop)),
-        mean=images.mean,
-        std=images.std,
-        geometry=images.geometry,
-        pooling="as in the classifier, up to its last linear layer",
-    )
+    module = without_head(model, architecture, CLASSES).eval()
+    return images.encoder(module, name, pooling="as in the classifier, up to its last linear layer")
 
 
 def recipe_of(name: str, transforms: Any, size: int | None) -> Recipe:

@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError
 from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder, Normalised
-from holdfast.core.errors import Conflict, HoldfastError, UnknownName, Unreadable, explained
+from holdfast.core.errors import Conflict, HoldfastError, UnknownName, explained, readable
 from holdfast.core.files import write_whole
 from holdfast.core.geometry import Geometry
 from holdfast.core.records import ImagesInfo, Number, Record
@@ -352,10 +352,8 @@ def _sound(path: Path, expected: str) -> bytes:
 
 
 def _content(path: Path) -> bytes:
-    try:
+    with readable(str(path), "name a whole folder that holdfast train wrote", OSError):
         return path.read_bytes()
-    except OSError as error:
-        raise Unreadable(str(path), error, fix="name a whole folder that holdfast train wrote") from error
 
 
 def _weights(folder: Path, card: Card, epoch: int | None) -> tuple[Path, str]:

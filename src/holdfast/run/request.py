@@ -21,9 +21,10 @@ from holdfast.core.errors import (
     HoldfastError,
     OutOfRange,
     UnknownName,
-    Unreadable,
     check_given_once,
     check_no_blanks,
+    explained,
+    readable,
     warn,
 )
 from holdfast.core.options import (
@@ -219,12 +220,10 @@ def _merged(below: Settings, above: Settings) -> dict[str, dict[str, Any]]:
 
 def _read(file: Path) -> dict[str, Any]:
     """Return the request in a TOML file, its tables gathered under ``settings``."""
-    try:
-        content = tomllib.loads(file.read_text())
-    except OSError as error:
-        raise Unreadable(f"--config {file}", error) from error
-    except (ValueError, RecursionError) as error:  # no TOML, no text, too large a number, or too deeply nested
-        raise Unreadable(f"--config {file}", f"it is not valid TOML ({error})") from error
+    with readable(f"--config {file}", "", OSError):
+        text = file.read_bytes()
+    with explained(f"--config {file} is not valid TOML", "correct it", ValueError, RecursionError):
+        content = tomllib.loads(text.decode())
     known = [name for name in Request.model_fields if name != "settings"]
     tables = evaluations()
     for key, value in content.items():

@@ -20,12 +20,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.core.errors import Described, HoldfastError, OutOfRange, Unreadable, did_you_mean, warn
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, did_you_mean, readable, warn
 from holdfast.core.images import DIGEST, Images, Source, TensorSource
 from holdfast.data.base import Selection, check_settings, groups_of
 from holdfast.data.codes.files import FLOATS, INTEGERS, Table, read_table
 from holdfast.data.codes.forms import Form
 from holdfast.data.reading.array_source import Rows
+from holdfast.data.reading.label_files import numbered
 
 SOURCE = "embeddings"
 BLOCK = 1 << 22
@@ -252,9 +253,8 @@ def _check(codes: Rows, name: str) -> None:
         start += len(block)
     if bad:
         raise HoldfastError(
-            f"{bad} of {len(codes)} embeddings of {name} hold NaN or infinity, row {first} the first; leave "
-            f"these rows out, or "
-            "compute them again"
+            f"{bad} of {len(codes)} embeddings of {name} hold NaN or infinity, row {first} the first; leave these rows "
+            "out, or compute them again"
         )
 
 
@@ -303,10 +303,8 @@ def _from_file(file: Path, what: str, table: Table) -> Any:
         raise HoldfastError(f"{what} are named {str(file)!r}, which is no file{columns}")
     if path.suffix.lower() == ".npy":
         return np.atleast_1d(np.load(path, allow_pickle=False))
-    try:
+    with readable(f"{what} from {file}", "give a .npy file, or text with one line per row", OSError, ValueError):
         return path.read_text("utf-8-sig").splitlines()
-    except (OSError, ValueError) as error:
-        raise Unreadable(f"{what} from {file}", error, fix="give a .npy file, or text with one line per row") from error
 
 
 def _missing(value: Any) -> bool:
@@ -345,9 +343,7 @@ def _numbered(labels: list[Any] | None, name: str) -> tuple[Tensor | None, tuple
                     fix="correct it, or leave labels out",
                 )
         return torch.tensor([int(number) for number in known]), ()
-    classes = sorted(set(texts))
-    positions = {text: position for position, text in enumerate(classes)}
-    return torch.tensor([positions[text] for text in texts]), tuple(classes)
+    return numbered(texts)
 
 
 def _number(text: str) -> int | float | None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from holdfast.core.checks import check_dense
 from holdfast.core.errors import Described, HoldfastError, OutOfRange, UnknownName, explained
-from holdfast.data.arrays import as_rows, member, read_numpy
+from holdfast.data.arrays import archive, as_rows, mapped, member, unnamed
 from holdfast.data.codes import faiss_files
 from holdfast.data.codes.forms import KeptRows, Products
 from holdfast.data.reading import columns
@@ -117,17 +117,11 @@ def _tensor(values: Any, what: str) -> Tensor:
 def _npy(path: Path, column: str | None) -> Table:
     if column is not None:
         raise HoldfastError(f"{path.name} is one array and has no columns; leave column={column} out")
-    array = read_numpy(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
-    if not isinstance(array, np.ndarray):
-        raise HoldfastError(f"{path} is an archive of arrays; give it the ending .npz")
-    return Table(_rows(path, array))
+    return Table(_rows(path, mapped(path)))
 
 
 def _npz(path: Path, column: str | None) -> Table:
-    file = read_numpy(path, lambda: np.load(path, allow_pickle=False))
-    if not isinstance(file, np.lib.npyio.NpzFile):
-        raise HoldfastError(f"{path} is one array, not an archive; give it the ending .npy")
-    with file:
+    with archive(path) as file:
         chosen = _choose(path, list(file.keys()), column)
         arrays = {key: member(path, file, key) for key in file}
     codes = arrays.pop(chosen)
@@ -204,8 +198,5 @@ def _choose(path: Path, keys: list[str], column: str | None) -> str:
         return column
     chosen = next((key for key in CODES if key in keys), None)
     if chosen is None:
-        raise HoldfastError(
-            f"{path.name} has no array named {', '.join(CODES)}; say which one holds the embeddings, as in "
-            f"{path.name}?column={keys[0] if keys else 'NAME'} (it holds: {', '.join(keys) or 'nothing'})"
-        )
+        raise unnamed(path, CODES, keys, "embeddings", "column")
     return chosen

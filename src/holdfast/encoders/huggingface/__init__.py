@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.text_tower import TextTower
 from holdfast.encoders.huggingface.files import architecture, images_of, read_model, text_model
@@ -71,21 +71,12 @@ def load(name: str, options: Options) -> Encoder:
         module = Vision(_model(repository, revision, settings.pool, options), settings.tokens or settings.pool, resized)
     accepted = set(inspect.signature(module.model.forward).parameters)
     images = images_of(repository, revision, getattr(module.model.config, "num_channels", 3), accepted, options)
-    domain = Domain((images.channels, *images.geometry.crop))
+    domain = images.domain
     check_result(module, name, domain, settings.tokens)
     how = PROJECTED if projected else module.how
-    return Encoder(
-        images.around(dense(module, domain, name) if settings.tokens else module),
-        name,
-        domain,
-        mean=images.mean,
-        std=images.std,
-        geometry=images.geometry,
-        pooling=POOLINGS[how],
-        texts=TextTower(partial(text_model, repository, revision, options))
-        if projected and module.with_texts
-        else None,
-    )
+    texts = projected and module.with_texts and TextTower(partial(text_model, repository, revision, options))
+    module = dense(module, domain, name) if settings.tokens else module
+    return images.encoder(module, name, pooling=POOLINGS[how], texts=texts or None)
 
 
 def _repository(name: str) -> tuple[str, str | None]:

@@ -312,7 +312,7 @@ class Automatic:
     ) -> Generator[tuple[Unit, Output], None, None]:
         for shard in shards:
             since = monotonic()
-            with one_thread():
+            with torch_threads(1):
                 done = task(context, shard)
             self.spent += monotonic() - since
             yield shard, done
@@ -354,10 +354,10 @@ def _noted(shards: Iterable[Unit], handed_out: list[Unit]) -> Iterator[Unit]:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Have torch compute with one thread inside."""
+def torch_threads(count: int) -> Iterator[None]:
+    """Have torch compute with ``count`` threads inside."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     try:
         yield
     finally:
