@@ -9,6 +9,7 @@ from holdfast.commands.evaluated_run import StoredRun, folders_of
 from holdfast.commands.runs import read_requested
 from holdfast.core.errors import HoldfastError, check_no_blanks, check_not_blank, warn
 from holdfast.core.files import write_whole
+from holdfast.core.records import grouped
 from holdfast.core.settings import listed
 from holdfast.report import gate
 from holdfast.report.comparison.comparable import with_relative_errors
@@ -72,12 +73,13 @@ def _catalogue() -> dict[str, list[str]]:
     """Return which evaluations report each quantity that leads one or answers a question."""
     from holdfast.run.catalog import evaluations
 
-    reporting: dict[str, list[str]] = {}
-    for name, kind in evaluations().items():
-        asked = (quantity for question in kind.questions for quantity in question.quantities)
-        for quantity in dict.fromkeys((*kind.headline, *asked)):
-            reporting.setdefault(quantity, []).append(name)
-    return reporting
+    return grouped(
+        (quantity, name)
+        for name, kind in evaluations().items()
+        for quantity in dict.fromkeys(
+            (*kind.headline, *(each for asked in kind.questions for each in asked.quantities))
+        )
+    )
 
 
 def require(

@@ -17,7 +17,7 @@ from holdfast.core.balls import read_ball
 from holdfast.core.discovery import OldName, OldNames
 from holdfast.core.divergences import Cosine, Divergence
 from holdfast.core.points.moments import moments
-from holdfast.core.records import Curve, Estimate, Findings, Series, Warned
+from holdfast.core.records import Curve, Estimate, Findings, Series, Warned, grouped
 from holdfast.core.run_settings import Observed
 from holdfast.measure.population import Fit, LooksAt, Population, whitenings
 
@@ -147,12 +147,11 @@ def radius_curves(estimates: Sequence[Estimate]) -> tuple[Curve, ...]:
 
     Estimates without a ball are left out.
     """
-    lines: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[float, Estimate]]] = {}
-    for estimate in estimates:
-        if "ball" in estimate.conditions:
-            ball = read_ball(estimate.conditions["ball"])
-            case = {**estimate.conditions, "ball": ball.name}
-            lines.setdefault((estimate.quantity, tuple(case.items())), []).append((ball.radius, estimate))
+    balls = [(each, read_ball(each.conditions["ball"])) for each in estimates if "ball" in each.conditions]
+    lines = grouped(
+        ((each.quantity, tuple({**each.conditions, "ball": ball.name}.items())), (ball.radius, each))
+        for each, ball in balls
+    )
     return tuple(
         radius_curve(quantity, dict(case), points) for (quantity, case), points in lines.items() if len(points) > 1
     )

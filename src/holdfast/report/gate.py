@@ -198,7 +198,8 @@ def check(
     found.update({name: [] for name in missing if gate.concerns(name, name.partition(":")[2])})
     if not any(result.evaluation in asked for result in results):  # failures of other evaluations are no reasons
         told = {failure.encoder for failure in telling}
-        reasons |= {name: _to_measure(asked) for name in found if asked and name not in told}
+        measure = f"the run was not asked for it; holdfast evaluate --only {' or '.join(asked)} measures it"
+        reasons |= {name: measure for name in found if asked and name not in told}
     if not found:
         names = sorted({*(name for name, _ in every), *missing})
         raise UnknownName(f"gate {gate.text!r}: encoder", gate.encoder or "", names)
@@ -234,10 +235,6 @@ def _gaps(results: Sequence[Result], telling: Sequence[Failure]) -> dict[str, st
 
 def _reason(failure: Failure) -> str:
     return f"{failure.evaluation} failed: {failure.reason}" if failure.state == "failed" else failure.reason
-
-
-def _to_measure(reporting: Sequence[str]) -> str:
-    return f"the run was not asked for it; holdfast evaluate --only {' or '.join(reporting)} measures it"
 
 
 def _evaluations(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import isfinite, isnan
 
-from holdfast.core.records import Estimate, Result
+from holdfast.core.records import Estimate, Result, grouped
 from holdfast.report.comparison.comparable import baselines
 
 
@@ -236,9 +236,7 @@ def paper_table(results: Sequence[Result], suite: str) -> str:
     """
     if suite not in TABLES:
         return ""
-    by_encoder: dict[str, list[Result]] = {}
-    for result in results:
-        by_encoder.setdefault(result.encoder.name, []).append(result)
+    by_encoder = grouped((result.encoder.name, result) for result in results)
     rows, missing = [], []
     for line in TABLES[suite]:
         found = [line.found(mine) for mine in by_encoder.values()]

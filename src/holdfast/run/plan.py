@@ -26,6 +26,7 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, warn
 from holdfast.core.images import Images, constant_images
 from holdfast.core.optimised import operations, optimised
+from holdfast.core.records import grouped
 from holdfast.encoders.baseline import is_baseline
 from holdfast.encoders.embeddings import Embeddings
 from holdfast.measure.evaluation import Evaluation, answerable, changes_by_default, inapplicable, restricted, settings
@@ -104,10 +105,9 @@ def drop_unanswerable(evaluations: Sequence[Evaluation], inputs: Inputs) -> list
         encoder.name: [each for each in evaluations if answerable(each, encoder, inputs.images(encoder))]
         for encoder in inputs.encoders
     }
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for encoder in inputs.encoders:
-        silent = tuple(each.name for each in evaluations if each not in by_encoder[encoder.name])
-        alike.setdefault(silent, []).append(encoder.name)
+    alike = grouped(
+        (tuple(each.name for each in evaluations if each not in answers), name) for name, answers in by_encoder.items()
+    )
     for silent, named in alike.items():
         if not silent:
             continue

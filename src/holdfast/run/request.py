@@ -57,10 +57,6 @@ def _several(value: Any) -> Any:
     return () if value is None else (value,) if isinstance(value, str) else value
 
 
-def _budget(value: Any) -> float | None:
-    return None if value is None else seconds(value)
-
-
 def _texts(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return settings as JSON holds them."""
     return {name: {field: plain(value) for field, value in fields.items()} for name, fields in settings.items()}
@@ -83,7 +79,9 @@ class Request(Record):
     batch_size: BatchSize = DEFAULTS["batch_size"]
     limit: Limit = Field(default=DEFAULTS["limit"], ge=1)
     bank_limit: int | None = Field(default=None, ge=1)
-    budget: Annotated[Budget, BeforeValidator(_budget)] = DEFAULTS["budget"]
+    budget: Annotated[Budget, BeforeValidator(lambda value: None if value is None else seconds(value))] = DEFAULTS[
+        "budget"
+    ]
     baselines: tuple[str, ...] = ()
     arch: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
     size: Size = Field(default=DEFAULTS["size"], ge=1)

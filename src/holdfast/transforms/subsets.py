@@ -26,6 +26,7 @@ import numpy as np
 from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
 from holdfast.core.files import hashed
 from holdfast.core.images import Images
+from holdfast.core.records import grouped
 from holdfast.core.settings import TextSettings, read
 
 PROFILES = ("pareto", "exponential")
@@ -152,9 +153,7 @@ def chosen(images: Images, counts: dict[int, int], seed: int) -> Images:
     Raises:
         HoldfastError: A class has too few images.
     """
-    of: dict[int, list[int]] = {}
-    for row, label in enumerate(labels_of(images)):
-        of.setdefault(label, []).append(row)
+    of = grouped((label, row) for row, label in enumerate(labels_of(images)))
     rows: list[int] = []
     for label, count in counts.items():
         if len(of[label]) < count:

@@ -52,18 +52,6 @@ def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Operato
     return reduce
 
 
-def _divide(call: Call, a: Tensor, b: Tensor) -> Tensor:
-    return a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
-
-
-def _modulo(call: Call, a: Tensor, b: Tensor) -> Tensor:
-    return torch.fmod(a, b) if call.get("fmod", 0) else torch.remainder(a, b)
-
-
-def _clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
-    return x if low is None and high is None else torch.clamp(x, low, high)
-
-
 def _softmax(function: Callable[..., Tensor]) -> Operator:
     return lambda call, x: function(x, dim=call.get("axis", -1))
 
@@ -83,21 +71,9 @@ def _dropout(
     return x, torch.ones_like(x, dtype=torch.bool)
 
 
-def _power(call: Call, x: Tensor, exponent: Tensor) -> Tensor:
-    return torch.pow(x, exponent).to(x.dtype)  # torch's is floating-point if either is; ONNX's is of the type of x
-
-
-def _hard_sigmoid(call: Call, x: Tensor) -> Tensor:
-    return (call.get("alpha", 0.2) * x + call.get("beta", 0.5)).clamp(0, 1)
-
-
 def _selu(call: Call, x: Tensor) -> Tensor:
     alpha, gamma = call.get("alpha", 1.6732632423543772), call.get("gamma", 1.0507009873554805)
     return gamma * torch.where(x > 0, x, alpha * torch.expm1(x.clamp_max(0)))
-
-
-def _mean_of_all(call: Call, *inputs: Tensor) -> Tensor:
-    return torch.stack(torch.broadcast_tensors(*inputs)).mean(0)
 
 
 def _prelu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
@@ -122,13 +98,13 @@ OPERATORS: Mapping[str, Operator] = {
     "Cast": shapes.cast,
     "CastLike": lambda call, x, like: x.to(like.dtype),
     "Celu": lambda call, x: functional.celu(x, call.get("alpha", 1.0)),
-    "Clip": _clip,
+    "Clip": lambda call, x, low=None, high=None: x if low is None and high is None else torch.clamp(x, low, high),
     "Concat": lambda call, *inputs: torch.cat(inputs, call.attributes["axis"]),
     "ConstantOfShape": shapes.constant_of_shape,
     "Conv": layers.convolution,
     "ConvTranspose": layers.transposed_convolution,
     "DepthToSpace": shapes.depth_to_space,
-    "Div": _divide,
+    "Div": _binary(lambda a, b: a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")),
     "Dropout": _dropout,
     "Einsum": lambda call, *inputs: torch.einsum(call.attributes["equation"], *inputs),
     "Elu": lambda call, x: functional.elu(x, call.get("alpha", 1.0)),
@@ -144,7 +120,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Greater": _binary(torch.gt),
     "GreaterOrEqual": _binary(torch.ge),
     "GroupNormalization": layers.group_norm,
-    "HardSigmoid": _hard_sigmoid,
+    "HardSigmoid": lambda call, x: (call.get("alpha", 0.2) * x + call.get("beta", 0.5)).clamp(0, 1),
     "HardSwish": _unary(functional.hardswish),
     "Identity": _unary(lambda x: x),
     "InstanceNormalization": layers.instance_norm,
@@ -158,15 +134,15 @@ OPERATORS: Mapping[str, Operator] = {
     "LpNormalization": layers.lp_norm,
     "Max": _many(torch.maximum),
     "MaxPool": layers.max_pool,
-    "Mean": _mean_of_all,
+    "Mean": lambda call, *inputs: torch.stack(torch.broadcast_tensors(*inputs)).mean(0),
     "Min": _many(torch.minimum),
     "Mish": _unary(functional.mish),
-    "Mod": _modulo,
+    "Mod": lambda call, a, b: (torch.fmod if call.get("fmod", 0) else torch.remainder)(a, b),
     "Not": _unary(torch.logical_not),
     "Or": _binary(torch.logical_or),
     "PRelu": _prelu,
     "Pad": shapes.pad,
-    "Pow": _power,
+    "Pow": _binary(lambda x, exponent: torch.pow(x, exponent).to(x.dtype)),  # torch promotes both; ONNX keeps that of x
     "Range": shapes.range_,
     "ReduceL1": _reduction(lambda x, axes, keep: x.abs().sum(axes, keepdim=keep)),
     "ReduceL2": _reduction(lambda x, axes, keep: torch.linalg.vector_norm(x, dim=axes, keepdim=keep)),

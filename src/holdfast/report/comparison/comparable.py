@@ -11,7 +11,7 @@ from hashlib import sha256
 import numpy as np
 
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.core.records import Claim, Estimate, Result, Series
+from holdfast.core.records import Claim, Estimate, Result, Series, grouped
 from holdfast.core.statistics.intervals import Values
 from holdfast.core.statistics.summaries import ratio_of_means, series_of, summarise
 from holdfast.report import text
@@ -100,11 +100,9 @@ def groups(results: Sequence[Result]) -> tuple[Group, ...]:
     return tuple(Group(tuple(cells.values()), tuple(cells)) for _, cells in ranked)
 
 
-def tabled(grouped: Sequence[Group]) -> tuple[tuple[Group, ...], ...]:
+def tabled(groups: Sequence[Group]) -> tuple[tuple[Group, ...], ...]:
     """Return which groups share a table: all evaluations of one set of images, and each further protocol by itself."""
-    sets: dict[str, list[Group]] = {}
-    for group in grouped:
-        sets.setdefault(group.first.images.fingerprint, []).append(group)
+    sets = grouped((group.first.images.fingerprint, group) for group in groups)
     shared: list[tuple[Group, ...]] = []
     for members in sorted(sets.values(), key=lambda members: -sum(len(group.results) for group in members)):
         main = {group.first.evaluation: group for group in reversed(members)}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from math import isfinite, isnan
 
-from holdfast.core.records import Claim, Estimate
+from holdfast.core.records import Claim, Estimate, grouped
 from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group, difference, tabled
@@ -128,7 +128,6 @@ class Table:
     def notes(self) -> tuple[str, ...]:
         """Return why values are undefined or samples were left out, each reason once."""
         reasons: dict[tuple[str, str], dict[str, None]] = {}
-        titles: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for section in self.sections:
             for row in section.rows:
                 for name, cell in zip(self.encoders, row.cells, strict=True):
@@ -137,8 +136,7 @@ class Table:
                         reasons.setdefault((section.title, reason), {})[name] = None
             for name, reason in self._less_in_a_larger_ball(section):
                 reasons.setdefault((section.title, reason), {})[name] = None
-        for (title, reason), names in reasons.items():
-            titles.setdefault((reason, tuple(names)), []).append(title)
+        titles = grouped(((reason, tuple(names)), title) for (title, reason), names in reasons.items())
         return tuple(
             f"{text.listed(which)}, {text.among(list(names), self.encoders)}: {reason}"
             for (reason, names), which in titles.items()
@@ -201,9 +199,7 @@ def table(title: str, groups: Sequence[Group], comparison: Comparison, headline:
 
 def _sections(group: Group, encoders: Sequence[str], comparison: Comparison, headline: bool) -> list[Section]:
     quantities = [like for like in distinct_estimates(group) if like.quantity in group.first.headline or not headline]
-    parts: dict[tuple[str, Claim], list[Estimate]] = {}
-    for like in quantities:
-        parts.setdefault((like.quantity, like.claim), []).append(like)
+    parts = grouped(((like.quantity, like.claim), like) for like in quantities)
     return [
         Section(group.first.evaluation, group.first.robustness, likes[0], _rows(group, likes, encoders, comparison))
         for likes in parts.values()

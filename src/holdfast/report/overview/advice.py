@@ -60,6 +60,7 @@ def advice(
     table, thin = _supported(table)
     tallied = tally(table)
     advised = _advised(table, tallied)
+    name, command = _gate_command(table, groups, runs, _guarded(table, advised, screen), screen)
     sentences = (
         *_missing(encoders_without_results(results, failures)),
         thin,
@@ -70,7 +71,7 @@ def advice(
         _claims(table),
         _proved(table),
         _rerun(failures),
-        _gate(*_gate_command(table, groups, runs, _guarded(table, advised, screen), screen)),
+        f"To notice when {name} gets worse, gate it: `{command}`" if command else "",
     )
     return tuple(filter(None, sentences))
 
@@ -154,7 +155,8 @@ def _choice(
         leaders, sentences = _by_screen(table, tallied, advised, screen)
     yield from sentences
     yield from _worst_of_leaders(table, leaders)
-    if doubted := [name for name in leaders if any(_singles_out(alert, name, table) for alert in alerts)]:
+    of_some = [alert.encoders for alert in alerts if not set(table.ranked) <= set(alert.encoders)]
+    if doubted := [name for name in leaders if any(name in encoders for encoders in of_some)]:
         yield f"Settle the notes about {text.listed(doubted)} before you rely on that."
 
 
@@ -199,8 +201,8 @@ def _by_tally(table: Table, tallied: Tally, advised: Advised, bounded: bool) -> 
         return leaders, (_undecided(table, tallied, bounded),)
     decisive = advised.tally if advised.tally.telling else tallied
     return leaders, (
-        f"The encoders differ in {_of_them(decisive)}, but none is best or tied for best throughout any question: no "
-        "reason to prefer one.",
+        f"The encoders differ in {decisive.telling} of {text.counted(decisive.conditions, 'condition')} of robustness, "
+        "but none is best or tied for best throughout any question: no reason to prefer one.",
     )
 
 
@@ -217,10 +219,6 @@ def _lead(tallied: Tally, evidence: str) -> str:
     best = "best" if alone else "best or tied for best"
     questions = f"{text.counted(count, 'question')} that {'tells' if count == 1 else 'tell'} them apart"
     return f"{best} on {most} of {questions}{evidence}{rest}"
-
-
-def _of_them(tallied: Tally) -> str:
-    return f"{tallied.telling} of {text.counted(tallied.conditions, 'condition')} of robustness"
 
 
 def _tied(tallied: Tally) -> str:
@@ -261,10 +259,6 @@ def _proportion(table: Table) -> Iterator[str]:
         if places:
             whom = "all of them" if len(table.ranked) > 1 else table.ranked[0]
             yield f"The baseline {name} is better than {whom} at {text.listed(places)}."
-
-
-def _singles_out(alert: Alert, name: str, table: Table) -> bool:
-    return name in alert.encoders and not set(table.ranked) <= set(alert.encoders)
 
 
 def _worst_of_leaders(table: Table, leaders: Sequence[str]) -> Iterator[str]:
@@ -391,10 +385,6 @@ def _guarded(table: Table, advised: Advised, screen: FirstScreen | None) -> tupl
     if screen and screen.leader:
         return (screen.leader,)
     return advised.leaders or (table.ranked if len(table.ranked) == 1 else ())
-
-
-def _gate(name: str, command: str) -> str:
-    return f"To notice when {name} gets worse, gate it: `{command}`" if command else ""
 
 
 def _gate_command(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.core.records import Claim, Failure, Result, WarningKind
+from holdfast.core.records import Claim, Failure, Result, WarningKind, grouped
 from holdfast.core.settings import number
 from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
@@ -115,8 +115,14 @@ def _of_samples(members: Sequence[tuple[str, Result]]) -> Iterator[Alert]:
     kinds: tuple[tuple[list[Result], Callable[[Sequence[Result]], str]], ...] = (
         ([result for result in ended if not _beyond_samples(result)], _goes_on),
         ([result for result in ended if _beyond_samples(result)], _goes_on),
-        ([result for result in few if result.planned is not None and not _beyond_samples(result)], _needs_time),
-        ([result for result in settled if result.images.count < FEW], _needs_images),
+        (
+            [result for result in few if result.planned is not None and not _beyond_samples(result)],
+            lambda few: _only(few, "Give the run more time (--budget), or run the same command again,"),
+        ),
+        (
+            [result for result in settled if result.images.count < FEW],
+            lambda few: _only(few, f"Give {FEW} images or more (--images, and --limit if you set it)"),
+        ),
         ([result for result in settled if result.images.count >= FEW], _needs_settings),
     )
     for results, sentence in kinds:
@@ -137,14 +143,6 @@ def _beyond_samples(result: Result) -> bool:
 
 def _goes_on(results: Sequence[Result]) -> str:
     return f"{partial(*results)} More time (--budget) or the same command again goes on."
-
-
-def _needs_time(results: Sequence[Result]) -> str:
-    return _only(results, "Give the run more time (--budget), or run the same command again,")
-
-
-def _needs_images(results: Sequence[Result]) -> str:
-    return _only(results, f"Give {FEW} images or more (--images, and --limit if you set it)")
 
 
 def _needs_settings(results: Sequence[Result]) -> str:
@@ -216,20 +214,14 @@ def cells_in_words(cells: Sequence[tuple[str, str]]) -> str:
         >>> cells_in_words([("spade", "a"), ("overlap", "a"), ("spade", "b"), ("overlap", "b"), ("spade", "c")])
         'spade and overlap of a and b; spade of c'
     """
-    by_encoder: dict[str, dict[str, None]] = {}
-    for evaluation, encoder in cells:
-        by_encoder.setdefault(encoder, {})[evaluation] = None
-    shared: dict[tuple[str, ...], list[str]] = {}
-    for name, evaluations in by_encoder.items():
-        shared.setdefault(tuple(evaluations), []).append(name)
+    by_encoder = grouped((encoder, evaluation) for evaluation, encoder in cells)
+    shared = grouped((tuple(dict.fromkeys(evaluations)), name) for name, evaluations in by_encoder.items())
     return "; ".join(f"{text.listed(what)} of {text.listed(names)}" for what, names in shared.items())
 
 
 def causes(failures: Sequence[Failure]) -> tuple[Cause, ...]:
     """Return each reason once, the one that costs most results first."""
-    failed: dict[tuple[str, str], list[Failure]] = {}
-    for failure in failures:
-        failed.setdefault((failure.reason, failure.error), []).append(failure)
+    failed = grouped(((failure.reason, failure.error), failure) for failure in failures)
     ordered = sorted(failed.items(), key=lambda item: -len(item[1]))
     return tuple(Cause(reason, error, tuple(failures_of_cause)) for (reason, error), failures_of_cause in ordered)
 
@@ -242,11 +234,8 @@ def missing_sentences(failures: Sequence[Failure]) -> tuple[str, ...]:
 def encoders_without_results(results: Sequence[Result], failures: Sequence[Failure]) -> dict[str, tuple[str, ...]]:
     """Return the encoders that were asked for and have no result at all, each with the reasons."""
     known = {name for result in results for name in (result.encoder.name, result.encoder.source)}
-    reasons_of: dict[str, dict[str, None]] = {}
-    for failure in failures:
-        if failure.encoder not in known:
-            reasons_of.setdefault(failure.encoder, {})[failure.reason] = None
-    return {name: tuple(reasons) for name, reasons in reasons_of.items()}
+    lost = grouped((failure.encoder, failure.reason) for failure in failures if failure.encoder not in known)
+    return {name: tuple(dict.fromkeys(reasons)) for name, reasons in lost.items()}
 
 
 def by_budget(failures: Sequence[Failure]) -> tuple[list[Failure], list[Failure]]:
@@ -296,9 +285,7 @@ def other_radius(table: Table) -> str:
 
 def _ends(balls: Sequence[str], factor: float) -> list[tuple[str, float]]:
     """Return the smallest radius of each norm, or the largest if ``factor`` is above 1."""
-    radii: dict[str, list[float]] = {}
-    for norm, radius in map(text.norm_and_radius, balls):
-        radii.setdefault(norm, []).append(radius)
+    radii = grouped(map(text.norm_and_radius, balls))
     return [(norm, (min if factor < 1 else max)(same)) for norm, same in radii.items()]
 
 

@@ -12,7 +12,7 @@ from math import inf, isfinite, isnan
 from typing import Literal, NamedTuple
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.records import Claim, Estimate, Result
+from holdfast.core.records import Claim, Estimate, Result, grouped
 from holdfast.core.settings import convert
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group
@@ -232,10 +232,7 @@ def most_telling(found: Sequence[tuple[Row, ...]], whole: Table) -> tuple[Row, .
 
 def candidates(rows: Sequence[Row], whole: Table) -> list[Row]:
     """Return per ball and distance the row of the strongest attack."""
-    cases: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        cases.setdefault(_case(row), []).append(row)
-    return [_strongest(same, whole) for same in cases.values()]
+    return [_strongest(same, whole) for same in grouped((_case(row), row) for row in rows).values()]
 
 
 def _candidates(kind: Kind, whole: Table) -> Iterator[tuple[Row, ...]]:

@@ -81,7 +81,8 @@ class Ray:
                     answer = actor.apply.remote(task, [self._sent[0][1]], shard, operators_are_declared())
                     waiting[answer] = actor, [shard]
                 for _ in range(len(left) - sum(not shards_of_actor for _, shards_of_actor in waiting.values())):
-                    actor = self._hired(ray)
+                    hired = ray.remote(num_cpus=0 if self.gpus else 1, num_gpus=self.gpus, max_restarts=0)(Worker)
+                    actor = hired.remote()
                     waiting[actor.begin.remote()] = actor, []
                 yield from finished  # while the actors go on
                 finished.clear()
@@ -141,6 +142,3 @@ class Ray:
     def _room(self, resources: Mapping[str, float]) -> int:
         """Return how many actors fit into the whole cluster."""
         return max(1, int(resources.get("GPU", 0.0) / self.gpus if self.gpus else resources.get("CPU", 1.0)))
-
-    def _hired(self, ray: Any) -> Any:
-        return ray.remote(num_cpus=0 if self.gpus else 1, num_gpus=self.gpus, max_restarts=0)(Worker).remote()
