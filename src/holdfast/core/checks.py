@@ -26,27 +26,18 @@ def check_dense(values: object, name: str) -> None:
         holdfast.core.errors.OutOfRange: pixels must be real numbers, got a tensor on device meta, which holds none. ...
     """
     if not isinstance(values, Tensor):
-        raise OutOfRange(
-            name, Described(type(values).__name__), "a tensor", fix="torch.as_tensor makes one of an array"
-        )
-    if values.layout is not torch.strided:
-        raise OutOfRange(
-            name,
-            Described(f"the layout {str(values.layout)[6:]}"),
-            "a dense tensor",
-            fix="its to_dense() makes one",
-        )
-    if values.is_meta:
-        raise OutOfRange(
-            name,
-            Described("a tensor on device meta, which holds none"),
-            "real numbers",
-            fix="make it on cpu or cuda",
-        )
-    if values.is_quantized:
-        raise OutOfRange(name, values.dtype, "real numbers", fix="its dequantize() makes floats")
-    if values.is_complex():
-        raise OutOfRange(name, values.dtype, "real numbers", fix="take its abs(), its real or its imag part")
+        got, expected, fix = type(values).__name__, "a tensor", "torch.as_tensor makes one of an array"
+    elif values.layout is not torch.strided:
+        got, expected, fix = f"the layout {str(values.layout)[6:]}", "a dense tensor", "its to_dense() makes one"
+    elif values.is_meta:
+        got, expected, fix = "a tensor on device meta, which holds none", "real numbers", "make it on cpu or cuda"
+    elif values.is_quantized:
+        got, expected, fix = str(values.dtype), "real numbers", "its dequantize() makes floats"
+    elif values.is_complex():
+        got, expected, fix = str(values.dtype), "real numbers", "take its abs(), its real or its imag part"
+    else:
+        return
+    raise OutOfRange(name, Described(got), expected, fix)
 
 
 def check_labels(labels: object, name: str) -> None:

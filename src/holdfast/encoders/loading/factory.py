@@ -100,15 +100,8 @@ def encoder_from(
             "factory for it"
         )
     if isinstance(built, Encoder):
-        return Encoder(
-            built.module,
-            name,
-            domain,
-            geometry=built.geometry,
-            pooling=built.pooling,
-            caution=built.caution,
-            texts=built.texts,
-        )
+        kept = {key: getattr(built, key) for key in ("geometry", "pooling", "caution", "texts")}
+        return Encoder(built.module, name, domain, **kept)
     return Encoder(built.eval(), name, domain, geometry=getattr(built, "geometry", None))
 
 

@@ -137,10 +137,6 @@ def _by_transformers(kind: str, settings: dict[str, Any]) -> Callable[[Image.Ima
     return lambda image: pixel_values(processor(image, return_tensors="pt"))
 
 
-def _by_timm(_: str, settings: dict[str, Any]) -> Callable[[Image.Image], Any]:
-    return import_module("timm.data").create_transform(**settings, is_training=False, normalize=False)
-
-
 def _by_open_clip(_: str, settings: dict[str, Any]) -> Callable[[Image.Image], Any]:
     transform = import_module("open_clip").transform
     settings |= {"mean": (0, 0, 0), "std": (1, 1, 1)}
@@ -158,7 +154,9 @@ def _by_torchvision(_: str, settings: dict[str, Any]) -> Callable[[Image.Image],
 
 LIBRARIES = {
     "transformers": _by_transformers,
-    "timm": _by_timm,
+    "timm": lambda _, settings: import_module("timm.data").create_transform(
+        **settings, is_training=False, normalize=False
+    ),
     "open_clip": _by_open_clip,
     "torchvision": _by_torchvision,
 }
