@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Int
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, readable
+from holdfast.core.errors import HoldfastError, explained
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, as_labels, check_settings
 from holdfast.data.reading.decode import Stored, side_by_side
@@ -123,7 +123,7 @@ def index(tar: StoredFile, image: str, label: str, dot: str) -> Samples:
     """
     fix = "fetch or write it again, and unpack a compressed one"
     with (
-        readable(tar.address, fix, tarfile.TarError, EOFError, because="it is truncated or no tar file"),
+        explained(f"{tar.address} is truncated or no tar file", fix, tarfile.TarError, EOFError),
         tar.open() as file,
         tarfile.open(fileobj=file, mode="r:") as opened,
     ):
