@@ -8,7 +8,7 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
-from holdfast.core.errors import UnknownName, explained
+from holdfast.core.errors import check_known, explained
 from holdfast.core.records import Result
 from holdfast.report.elsewhere import numbers
 
@@ -51,8 +51,7 @@ def tracker_of(to: str) -> tuple[Any, Keep]:
         holdfast.core.errors.UnknownName: ... Did you mean 'tensorboard'? Known: ...
     """
     tracker = to.partition(":")[0]
-    if tracker not in TRACKERS:
-        raise UnknownName("tracker", tracker, TRACKERS)
+    check_known("tracker", tracker, TRACKERS)
     module, keep = TRACKERS[tracker]
     with explained(f"{tracker} cannot be imported", f"install it with: pip install {tracker}", ImportError):
         return import_module(module), keep

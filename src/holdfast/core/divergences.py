@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.encoder import Codes
-from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.core.errors import HoldfastError, check_known
 from holdfast.core.settings import Searching, TextSettings, read
 
 
@@ -288,8 +288,7 @@ class Tokens(Divergence):
                 f"tokens: {self.divergence.name} is not taken token by token; use one that is smooth and learns nothing, "
                 "such as cosine or l2"
             )
-        if self.statistic not in ("mean", "worst"):
-            raise UnknownName("tokens: statistic", self.statistic, ["mean", "worst"])
+        check_known("tokens: statistic", self.statistic, ["mean", "worst"])
 
     def of_tokens(self, count: int) -> Divergence:
         return replace(self, count=count) if self.count == 1 else self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral
 from typing import ClassVar, cast
@@ -190,6 +190,13 @@ class UnknownName(_Fault):
 
     def _allowed(self, names: int, most: int) -> str:
         return did_you_mean(str(self.got), cast(list[str], self.expected), names, most)
+
+
+def check_known(argument: str, names: str | Iterable[str], known: Collection[str]) -> None:
+    """Raise an ``UnknownName`` unless a name, or each of several, is among the ``known`` ones."""
+    for name in [names] if isinstance(names, str) else names:
+        if name not in known:
+            raise UnknownName(argument, name, known)
 
 
 class HoldfastWarning(UserWarning):

@@ -13,7 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, check_whole, explained, out_of_memory, warn
+from holdfast.core.errors import (
+    HoldfastError,
+    OutOfRange,
+    UnknownName,
+    check_known,
+    check_whole,
+    explained,
+    out_of_memory,
+    warn,
+)
 from holdfast.core.noise import Noise
 
 
@@ -75,8 +84,7 @@ class RunSettings:
         check_whole(self.batch_size, "batch_size")
         if self.attack_seed is not None:
             check_whole(self.attack_seed, "attack_seed")
-        if self.precision not in PRECISIONS:
-            raise UnknownName("precision", self.precision, PRECISIONS)
+        check_known("precision", self.precision, PRECISIONS)
         if self.batch_size < 1:
             raise OutOfRange("batch_size", self.batch_size, "at least 1")
         kind, _ = _kind(self.device), _kind(self.computes_on)

@@ -15,7 +15,7 @@ from operator import le, lt
 from types import NoneType, UnionType
 from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, explained
+from holdfast.core.errors import HoldfastError, OutOfRange, check_known, explained
 
 T = TypeVar("T")
 REPEAT = "; commas do not separate values: where several are taken, repeat the flag, or give a list in TOML and Python"
@@ -80,8 +80,7 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
         holdfast.core.errors.UnknownName: ball: unknown name 'l3'. Did you mean 'l2'? Known: l1, l2, linf.
     """
     name, _, rest = text.partition(":")
-    if name not in kinds:
-        raise UnknownName(what, name, kinds)
+    check_known(what, name, kinds)
     kind = kinds[name]
     known = fields_of(kind)
     required = [field.name for field in known.values() if field.default is MISSING]
@@ -94,8 +93,7 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
                     f"{what} {name!r}: {part!r} needs the form setting=value; {name} takes {list(known)}{REPEAT}"
                 )
             key, value = required[position], part
-        if key not in known:
-            raise UnknownName(f"settings of {what} {name!r}", key, known)
+        check_known(f"settings of {what} {name!r}", key, known)
         if key in values:
             raise HoldfastError(f"{what} {name!r}: setting {key!r} is given twice; keep one")
         values[key] = convert(value, types_of(kind)[key], f"{what} {name!r}, setting {key!r}")

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import Described, HoldfastError, OutOfRange, UnknownName, explained, first_line
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, check_known, explained, first_line
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, as_labels, check_settings
 from holdfast.data.reading.array_source import load_array
@@ -166,9 +166,7 @@ def read_numpy(path: Path, read: Callable[[], Any]) -> Any:
 def _pick(path: Path, keys: list[str], settings: Mapping[str, str]) -> dict[str, str]:
     """Return under which of ``keys`` the images, and the labels if there are any, are found."""
     check_settings(settings, ["images", "labels"], path.suffix)
-    for key in settings.values():
-        if key not in keys:
-            raise UnknownName(f"arrays of {path}", key, keys)
+    check_known(f"arrays of {path}", settings.values(), keys)
     known = {"images": IMAGES, "labels": LABELS}
     keys_of_parts = {part: next((key for key in names if key in keys), None) for part, names in known.items()}
     if not (settings.get("images") or keys_of_parts["images"]):

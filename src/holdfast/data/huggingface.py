@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, UnknownName, explained, warn
+from holdfast.core.errors import HoldfastError, UnknownName, check_known, explained, warn
 from holdfast.core.images import Images
 from holdfast.core.settings import convert
 from holdfast.data.arrays import check_type
@@ -239,8 +239,7 @@ def _split(name: str, dataset: Any, wanted: str | None) -> Any:
         return dataset[splits[0]]
     if wanted is None:
         raise HoldfastError(f"{name} has the splits {', '.join(splits)}; choose one, as in {name}?split={splits[-1]}")
-    if wanted not in splits:
-        raise UnknownName(f"splits of {name}", wanted, splits)
+    check_known(f"splits of {name}", wanted, splits)
     return dataset[wanted]
 
 

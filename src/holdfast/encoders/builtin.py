@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, UnknownName, readable
+from holdfast.core.errors import HoldfastError, check_known, readable
 from holdfast.encoders import trained
 from holdfast.encoders.loading.reference import Options, split
 
@@ -65,5 +65,4 @@ def card(name: str) -> trained.Card:
 
 
 def _check_known(name: str) -> None:
-    if name not in NAMES:
-        raise UnknownName("built-in encoder", name, names())
+    check_known("built-in encoder", name, names())

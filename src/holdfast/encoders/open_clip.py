@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, UnknownName, explained
+from holdfast.core.errors import HoldfastError, UnknownName, check_known, explained
 from holdfast.core.text_tower import TextModel, TextTower
 from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.loading.library_transform import PreprocessingSettings, Recipe, recipe
@@ -69,8 +69,7 @@ def _config(name: str, settings: Settings, config: dict[str, Any]) -> dict[str, 
     """Return OpenCLIP's ``config`` of images with what the reference states in its place."""
     changes: dict[str, Any] = settings.normalisation(name, 3)
     if settings.interpolation:
-        if settings.interpolation not in FILTERS:
-            raise UnknownName(f"interpolation of {name!r}", settings.interpolation, FILTERS)
+        check_known(f"interpolation of {name!r}", settings.interpolation, FILTERS)
         changes["interpolation"] = settings.interpolation
     if resize := settings.checked_resize(name, sizes=False):
         changes["resize_mode"] = resize

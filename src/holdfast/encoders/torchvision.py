@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, explained
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, check_known, explained
 from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.loading.library_transform import Recipe, recipe
 from holdfast.encoders.loading.reference import Options, require, split
@@ -39,8 +39,7 @@ def load(name: str, options: Options) -> Encoder:
     models = require("torchvision", "vision").models
     architecture, _, tag = name.partition("@")
     known = models.list_models(module=models)
-    if architecture not in known:
-        raise UnknownName("classifier of torchvision", architecture, known)
+    check_known("classifier of torchvision", architecture, known)
     weights = _weights(models, architecture, tag)
     model = seeded(lambda: _create(models, architecture, weights if settings.pretrained else None), settings.seed)
     images = recipe_of(name, weights.transforms(), options.size)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, fx, nn
 
 from holdfast.core.encoder import Dense, Domain
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, explained
+from holdfast.core.errors import HoldfastError, OutOfRange, check_known, explained
 from holdfast.core.geometry import sizes
 
 T = TypeVar("T")
@@ -47,8 +47,7 @@ def pool(hidden: Float[Tensor, "b ..."], how: str, prefix: int = 0) -> Float[Ten
 
 def check_pooling(how: str, known: tuple[str, ...]) -> None:
     """Raise unless ``how`` is one of the ``known`` ways."""
-    if how not in known:
-        raise UnknownName("pool", how, known)
+    check_known("pool", how, known)
 
 
 def check_tokens(tokens: str | None, how: str | None) -> None:

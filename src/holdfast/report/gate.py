@@ -16,7 +16,7 @@ from math import inf, isclose, isfinite, isnan
 from operator import ge, gt, le, lt
 from typing import Literal
 
-from holdfast.core.errors import HoldfastError, NotMeasured, OutOfRange, UnknownName
+from holdfast.core.errors import HoldfastError, NotMeasured, OutOfRange, UnknownName, check_known
 from holdfast.core.records import UNFINISHED, Claim, Conditions, Estimate, Failure, Result
 from holdfast.core.settings import convert
 from holdfast.core.statistics.summaries import is_share
@@ -436,9 +436,7 @@ def _check_measured(
     if all(is_share(estimate.unit) for estimate in estimates):
         _check_possible_bound(gate)
     keys = sorted({key for estimate in estimates for key in estimate.conditions})
-    for key in gate.selectors:
-        if key not in keys:
-            raise UnknownName(f"gate {gate.text!r}: setting of {gate.quantity}", key, keys)
+    check_known(f"gate {gate.text!r}: setting of {gate.quantity}", gate.selectors, keys)
     if not any(map(gate.matches, estimates)):
         raise _not_measured_there(gate, estimates)
 

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from holdfast.core.encoder import MADE_IN_PYTHON, Domain, Encoder
-from holdfast.core.errors import HoldfastError, HoldfastWarning, UnknownName, warn
+from holdfast.core.errors import HoldfastError, HoldfastWarning, check_known, warn
 from holdfast.core.geometry import Preprocessing
 from holdfast.core.images import Images
 from holdfast.data import by_name as data
@@ -354,9 +354,7 @@ def _called_by_source(encoder: Encoder) -> Encoder:
 
 def _baselines(request: Request, encoders: Sequence[Encoder]) -> list[Encoder]:
     kinds = ("pixels", "random")
-    for name in request.baselines:
-        if name not in kinds:
-            raise UnknownName("baseline", name, kinds)
+    check_known("baseline", request.baselines, kinds)
     baselines: list[Encoder] = []
     if "pixels" in request.baselines:
         for encoder in {encoder.domain: encoder for encoder in reversed(encoders)}.values():

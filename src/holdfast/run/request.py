@@ -22,6 +22,7 @@ from holdfast.core.errors import (
     OutOfRange,
     UnknownName,
     check_given_once,
+    check_known,
     check_no_blanks,
     explained,
     readable,
@@ -104,8 +105,7 @@ class Request(Record):
         with _in_a_sentence():
             request = cls(**keywords)
         _ = request.balls
-        if request.suite not in SUITES:
-            raise UnknownName("suite", request.suite, SUITES)
+        check_known("suite", request.suite, SUITES)
         return request
 
     @property
@@ -147,9 +147,7 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
     """Return the evaluations of ``request`` with their settings, for encoders with up to ``operations`` per image."""
     known = evaluations()
     check_given_once("only", request.only)
-    for name in (*request.only, *request.settings):
-        if name not in known:
-            raise UnknownName("evaluation", name, known)
+    check_known("evaluation", (*request.only, *request.settings), known)
     every = [name for name in known if not known[name].by_name]
     names = request.only or list(SUITES[request.suite].settings) or every
     kinds = [known[name] for name in names if not (request.black_box and known[name].needs_gradients)]
@@ -204,9 +202,7 @@ def build(kind: type[Evaluation], values: Mapping[str, Any]) -> Evaluation:
         holdfast.core.errors.UnknownName: ... Did you mean 'samples'? Known: ...
     """
     known = fields_of(kind)
-    for name in values:
-        if name not in known:
-            raise UnknownName(f"settings of {kind.name}", name, known)
+    check_known(f"settings of {kind.name}", values, known)
     types = types_of(kind)
     return kind(**{name: convert(value, types[name], f"{kind.name}.{name}") for name, value in values.items()})
 

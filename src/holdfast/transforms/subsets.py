@@ -23,7 +23,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
+from holdfast.core.errors import HoldfastError, OutOfRange, check_known
 from holdfast.core.files import hashed
 from holdfast.core.images import Images
 from holdfast.core.records import grouped
@@ -77,8 +77,7 @@ def long_tail_counts(classes: int, most: int, least: int, profile: str = "pareto
     """
     if not 1 <= least <= most:
         raise OutOfRange("images per class of a long tail", (least, most), "1 <= least <= most")
-    if profile not in PROFILES:
-        raise UnknownName("profile of a long tail", profile, PROFILES)
+    check_known("profile of a long tail", profile, PROFILES)
     if profile == "exponential":
         powers = (least / most) ** (np.arange(classes) / max(1, classes - 1))
         return tuple(int(most * power + 1e-9) for power in powers)  # which may miss a whole number by rounding

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.checks import check_dense
-from holdfast.core.errors import Described, HoldfastError, OutOfRange, UnknownName, explained
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, check_known, explained
 from holdfast.data.arrays import archive, as_rows, mapped, member, unnamed
 from holdfast.data.codes import faiss_files
 from holdfast.data.codes.forms import KeptRows, Products
@@ -152,8 +152,7 @@ def _columns(path: Path, schema: Any, count: int, batches: columns.Batches, colu
             f"{path.name} has no column of lists of numbers (it holds: {held}); write embeddings as lists"
         )
     chosen = column or (lists[0] if len(lists) == 1 else _choose(path, lists, None))
-    if chosen not in lists:
-        raise UnknownName(f"columns of lists in {path.name}", chosen, lists)
+    check_known(f"columns of lists in {path.name}", chosen, lists)
     types = import_module("pyarrow").types
     others = [
         f.name for f in schema if f.name != chosen and not types.is_nested(f.type) and kinds.get(f.name) != "bytes"
@@ -193,8 +192,7 @@ def _rows(path: Path, codes: np.ndarray) -> Rows:
 def _choose(path: Path, keys: list[str], column: str | None) -> str:
     """Return which of ``keys`` holds the codes."""
     if column is not None:
-        if column not in keys:
-            raise UnknownName(f"arrays of {path.name}", column, keys)
+        check_known(f"arrays of {path.name}", column, keys)
         return column
     chosen = next((key for key in CODES if key in keys), None)
     if chosen is None:

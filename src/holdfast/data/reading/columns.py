@@ -11,7 +11,7 @@ from typing import Any, Literal, final
 import numpy as np
 from jaxtyping import Shaped
 
-from holdfast.core.errors import HoldfastError, UnknownName, explained
+from holdfast.core.errors import HoldfastError, check_known, explained
 
 Kind = Literal["image", "bytes", "array", "list"]
 DEFAULT: tuple[Kind, ...] = ("image", "bytes", "array")
@@ -83,8 +83,7 @@ def choose(name: str, columns: Mapping[str, Kind], wanted: str | None) -> str:
         HoldfastError: There is no such column, or several.
     """
     if wanted is not None:
-        if wanted not in columns:
-            raise UnknownName(f"image columns of {name}", wanted, columns)
+        check_known(f"image columns of {name}", wanted, columns)
         return wanted
     by_kind = ([key for key, each in columns.items() if each == kind] for kind in DEFAULT)
     found = next(filter(None, by_kind), [])

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, check_whole
+from holdfast.core.errors import HoldfastError, OutOfRange, check_known, check_whole, explained
 from holdfast.core.errors import first_line as first_line
 from holdfast.core.settings import convert, fields_of, types_of
 
@@ -101,8 +101,7 @@ def split(name: str, kind: type[T]) -> tuple[str, T]:
         key, equals, value = part.partition("=")
         if not equals:
             raise HoldfastError(f"settings have the form ?setting=value&setting=value, got {part!r} in {name!r}")
-        if key not in known:
-            raise UnknownName(f"settings of {base!r}", key, known)
+        check_known(f"settings of {base!r}", key, known)
         several = get_origin(types_of(kind)[key]) is tuple
         if key in values and not several:
             raise HoldfastError(f"{base!r}: setting {key!r} is given twice; keep one")
@@ -122,20 +121,16 @@ def require(package: str, extra: str, distribution: str | None = None) -> Any:
         extra: the optional dependencies of holdfast that bring it.
         distribution: what to install, where it is not called like the module.
     """
-    try:
+    fix = f"install it with: pip install {distribution or package} (in a clone of holdfast: pip install '.[{extra}]')"
+    together = (
+        "torchvision was built for another torch than yours; install the two together: pip install --force-reinstall torch "
+        "torchvision (without a GPU, add --index-url https://download.pytorch.org/whl/cpu)"
+    )
+    with (
+        explained(f"{package} cannot be imported", fix, ImportError),
+        explained(f"{package} cannot be imported", together, RuntimeError),
+    ):
         return import_module(package)
-    except ImportError as error:
-        advice = (
-            f"install it with: pip install {distribution or package} (in a clone of holdfast: pip install '.[{extra}]')"
-        )
-        raise HoldfastError(f"{package} cannot be imported ({first_line(error)}); {advice}") from error
-    except RuntimeError as error:  # torchvision compiled for another build of torch
-        advice = (
-            "torchvision was built for another torch than yours; install the two together: "
-            "pip install --force-reinstall torch torchvision (without a GPU, add --index-url "
-            "https://download.pytorch.org/whl/cpu)"
-        )
-        raise HoldfastError(f"{package} cannot be imported ({first_line(error)}); {advice}") from error
 
 
 def existing(name: str) -> Path:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast.core.errors import Conflict, HoldfastError, UnknownName
+from holdfast.core.errors import Conflict, HoldfastError, check_known
 from holdfast.core.noise import Noise
 from holdfast.transforms.augmentations.colour import sometimes
 from holdfast.transforms.base import ImagePixels, Transform
@@ -97,8 +97,7 @@ class RandomCrop(Transform):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.padding_mode not in PADDING_MODES:
-            raise UnknownName("random-crop: padding_mode", self.padding_mode, PADDING_MODES)
+        check_known("random-crop: padding_mode", self.padding_mode, PADDING_MODES)
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         height, width = pixels.shape[-2:]
