@@ -376,15 +376,16 @@ def check_not_empty(setting: str, value: object, default: object) -> None:
         raise HoldfastError(f"{setting} needs at least one entry, got none; leave it out for its default")
 
 
-def check_whole(value: object, name: str) -> None:
-    """Check that ``value`` is a whole number.
+def check_whole(value: object, name: str, least: int | None = None) -> None:
+    """Check that ``value`` is a whole number, of ``least`` or more.
 
     Args:
         value: Object to check.
         name: Name of the object in errors.
+        least: Smallest value; None for any.
 
     Raises:
-        OutOfRange: It is no whole number.
+        OutOfRange: It is no whole number, or too small.
 
     Example:
         >>> check_whole(0.5, "seed")
@@ -393,3 +394,5 @@ def check_whole(value: object, name: str) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise OutOfRange(name, value, "a whole number")
+    if least is not None and cast(int, value) < least:
+        raise OutOfRange(name, value, f"at least {least}")

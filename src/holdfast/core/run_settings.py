@@ -15,7 +15,6 @@ from torch import Tensor
 
 from holdfast.core.errors import (
     HoldfastError,
-    OutOfRange,
     UnknownName,
     check_known,
     check_whole,
@@ -81,12 +80,10 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         check_whole(self.seed, "seed")
-        check_whole(self.batch_size, "batch_size")
+        check_whole(self.batch_size, "batch_size", 1)
         if self.attack_seed is not None:
             check_whole(self.attack_seed, "attack_seed")
         check_known("precision", self.precision, PRECISIONS)
-        if self.batch_size < 1:
-            raise OutOfRange("batch_size", self.batch_size, "at least 1")
         kind, _ = _kind(self.device), _kind(self.computes_on)
         if kind == "cuda" and not torch.cuda.is_available():
             raise HoldfastError(f"device {self.device!r} was asked for but torch sees no GPU; use --device cpu")

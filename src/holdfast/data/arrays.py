@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.errors import Described, HoldfastError, OutOfRange, check_known, explained, first_line
+from holdfast.core.files import existing
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, as_labels, check_settings
 from holdfast.data.reading.array_source import load_array
@@ -47,13 +48,9 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     Raises:
         HoldfastError: The file is missing, damaged or does not fit the encoder.
     """
-    path = Path(name).expanduser()
-    if not path.is_file():
-        raise HoldfastError(f"no file {name!r}; check the path")
+    path = existing(name)
     if path.suffix.lower() not in SUFFIXES:
         raise HoldfastError(f"an array file ends in {', '.join(SUFFIXES)}, got {name!r}")
-    if path.stat().st_size == 0:
-        raise HoldfastError(f"{name} is empty (zero bytes); write it again")
     arrays = SUFFIXES[path.suffix.lower()](path, settings)
     check_type(str(arrays["images"].dtype), arrays["images"].shape, name)
     stored = as_rows(arrays["images"])

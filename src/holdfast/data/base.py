@@ -52,9 +52,7 @@ class Selection:
     def __post_init__(self) -> None:
         check_whole(self.seed, "seed")
         if self.limit is not None:
-            check_whole(self.limit, "limit")
-        if self.limit is not None and self.limit < 1:
-            raise OutOfRange("limit", self.limit, "at least 1 image")
+            check_whole(self.limit, "limit", 1)
         if not 0 <= self.max_unreadable <= 1:
             raise HoldfastError(f"max_unreadable is a share between 0 and 1, got {self.max_unreadable}")
 
@@ -134,8 +132,7 @@ def evenly(images: Images, count: int, seed: int) -> list[int]:
     """
     if images.labels is None:
         raise HoldfastError(f"balanced: {images.name} has no labels to balance. Name them, as in ?labels=folders.")
-    if count < 1:
-        raise OutOfRange("balanced", count, "at least 1 image per class")
+    check_whole(count, "balanced", 1)
     labels = torch.as_tensor(images.labels)
     rows: list[int] = []
     for label in labels.unique().tolist():

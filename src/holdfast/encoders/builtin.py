@@ -41,7 +41,7 @@ def load(name: str, options: Options | None = None) -> Encoder:
         3328
     """
     name, _ = split(name, Settings)
-    _check_known(name)
+    check_known("built-in encoder", name, names())
     if options and options.size not in (None, 8):
         raise HoldfastError(f"builtin:{name} takes images of 8 x 8 pixels, got size={options.size}; leave the size out")
     with readable(f"builtin:{name}", "install holdfast again", HoldfastError):
@@ -60,9 +60,5 @@ def card(name: str) -> trained.Card:
         Traceback (most recent call last):
         holdfast.core.errors.UnknownName: ... Did you mean 'digits-robust'? Known: ...
     """
-    _check_known(name)
-    return trained.read_card(WEIGHTS / name)
-
-
-def _check_known(name: str) -> None:
     check_known("built-in encoder", name, names())
+    return trained.read_card(WEIGHTS / name)

@@ -15,12 +15,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, explained
+from holdfast.core.errors import HoldfastError, check_known, explained
 from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.loading.library_transform import PreprocessingSettings, Recipe, recipe
 from holdfast.encoders.loading.reference import Options, existing, require, split
 from holdfast.encoders.loading.weights import Weights, WeightSettings, fit, read_weights, weights_only
-from holdfast.encoders.wrappers import PATCH, POOLINGS, check_pooling, check_result, check_tokens, dense, pool, seeded
+from holdfast.encoders.wrappers import PATCH, POOLINGS, check_result, check_tokens, dense, pool, seeded
 
 SOURCE = "timm"
 HUB, FOLDER = "hf-hub:", "local-dir:"
@@ -94,7 +94,7 @@ def _of_tokens(model: nn.Module, how: str, name: str, domain: Domain) -> nn.Modu
         raise HoldfastError(f"timm's {name!r} is no transformer with tokens of patches; leave out pool and tokens")
     if how == PATCH:
         return dense(LastTokens(model, how, prefix), domain, name)
-    check_pooling(how, POOLINGS if prefix else ("mean",))
+    check_known("pool", how, POOLINGS if prefix else ("mean",))
     return LastTokens(model, how, prefix)
 
 

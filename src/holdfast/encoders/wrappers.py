@@ -45,11 +45,6 @@ def pool(hidden: Float[Tensor, "b ..."], how: str, prefix: int = 0) -> Float[Ten
     return hidden[:, 0] if how == "cls" else hidden[:, prefix:].mean(1)
 
 
-def check_pooling(how: str, known: tuple[str, ...]) -> None:
-    """Raise unless ``how`` is one of the ``known`` ways."""
-    check_known("pool", how, known)
-
-
 def check_tokens(tokens: str | None, how: str | None) -> None:
     """Raise unless ``tokens`` is None or ``patch``, and then no one asks for a pooled code as well."""
     if tokens not in (None, PATCH):
@@ -89,7 +84,7 @@ class Pooled(nn.Module):
 
     def __init__(self, module: nn.Module, how: str) -> None:
         super().__init__()
-        check_pooling(how, POOLINGS)
+        check_known("pool", how, POOLINGS)
         self.module, self.how = module, how
 
     def extra_repr(self) -> str:

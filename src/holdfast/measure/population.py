@@ -19,7 +19,7 @@ from torch import Tensor
 from holdfast.core.discovery import OldName, OldNames
 from holdfast.core.divergences import Divergence, Linear
 from holdfast.core.encoder import Codes, Encoder, Pixels
-from holdfast.core.errors import HoldfastError, OutOfRange
+from holdfast.core.errors import HoldfastError, check_whole
 from holdfast.core.images import Images
 from holdfast.core.noise import hashed_each
 from holdfast.core.objective import AttackContext
@@ -311,8 +311,7 @@ class Population:
 
     def choose(self, count: int) -> list[int]:
         """Up to ``count`` random rows, ascending; the choice ignores the order of images."""
-        if count < 1:
-            raise OutOfRange("the number of samples", count, "at least 1")
+        check_whole(count, "the number of samples", 1)
         return sorted(self.random_order[:count].tolist())
 
     @cached_property
@@ -381,8 +380,7 @@ class Population:
 
     def disjoint_pairs(self, count: int) -> list[int]:
         """Up to ``count`` random rows, ascending, whose pairs with their partners share no image."""
-        if count < 1:
-            raise OutOfRange("the number of pairs", count, "at least 1")
+        check_whole(count, "the number of pairs", 1)
         if self.groups is None:
             return sorted(self.random_order[: max(1, len(self.images) - 1) : 2][:count].tolist())
         partners, taken, chosen = self.partners.tolist(), set[int](), list[int]()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes
-from holdfast.core.errors import OutOfRange
+from holdfast.core.errors import check_whole
 
 TILE = 2**21
 """Entries of one tile of products: 8 MB in float32, which stays near the processor."""
@@ -387,8 +387,7 @@ def nearest_rows(
         >>> nearest_rows(L2Distance(), torch.tensor([[0.9]]), torch.tensor([[0.0], [1.0], [3.0]]), 2, exclude=[1])
         tensor([[0, 2]])
     """
-    if count < 1:
-        raise OutOfRange("the number of nearest embeddings", count, "at least 1")
+    check_whole(count, "the number of nearest embeddings", 1)
     # Around the centre and in float64: with an offset, products in float32 find other neighbours. Block by block, so that
     # a large population is never copied as a whole.
     frame = None if divergence.embed(clean[:1]) is None else Frame.of(divergence, clean)

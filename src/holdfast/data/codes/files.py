@@ -17,6 +17,7 @@ from torch import Tensor
 
 from holdfast.core.checks import check_dense
 from holdfast.core.errors import Described, HoldfastError, OutOfRange, check_known, explained
+from holdfast.core.files import existing
 from holdfast.data.arrays import archive, as_rows, mapped, member, unnamed
 from holdfast.data.codes import faiss_files
 from holdfast.data.codes.forms import KeptRows, Products
@@ -90,12 +91,9 @@ def read_table(codes: Any, column: str | None = None, what: str = "codes", integ
         return Table(tensor.detach())
     path = Path(codes).expanduser()
     suffix = path.suffix.lower()
-    if not (path.is_dir() if suffix == LANCE else path.is_file()):
-        raise HoldfastError(f"no file {str(codes)!r}; check the path of the {what}")
+    path = path if suffix == LANCE and path.is_dir() else existing(str(codes))
     if suffix not in SUFFIXES:
         raise HoldfastError(f"a file of {what} ends in {', '.join(SUFFIXES)}, got {str(codes)!r}")
-    if path.stat().st_size == 0:
-        raise HoldfastError(f"{codes} is empty (zero bytes); write it again")
     readers = {".npy": _npy, ".npz": _npz, ".parquet": _parquet, LANCE: _lance}
     table = readers.get(suffix, _faiss)(path, column)
     kind = str(table.codes.dtype)[len("torch.") :]

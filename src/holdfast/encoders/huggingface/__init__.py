@@ -26,11 +26,11 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, check_known
 from holdfast.core.text_tower import TextTower
 from holdfast.encoders.huggingface.files import architecture, images_of, read_model, text_model
 from holdfast.encoders.loading.reference import Options, split
-from holdfast.encoders.wrappers import PATCH, check_pooling, check_result, check_tokens, dense, pool
+from holdfast.encoders.wrappers import PATCH, check_result, check_tokens, dense, pool
 
 SOURCE = "hf"
 PROJECTED = "projected"
@@ -163,7 +163,7 @@ class Vision(nn.Module):
         has_class = bool(parameter_names & set(CLASS_TOKENS))
         self.how = how or ("cls" if has_class else "mean")
         if self.how != PATCH:
-            check_pooling(self.how, ("cls", "mean", "pooler") if has_class else ("mean", "pooler"))
+            check_known("pool", self.how, ("cls", "mean", "pooler") if has_class else ("mean", "pooler"))
         registers = getattr(model.config, "num_register_tokens", 0) or 0
         self.prefix = len(parameter_names & set(PREFIX_TOKENS)) + (registers if has_class else 0)
         accepts = inspect.signature(model.forward).parameters

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
-from holdfast.core.errors import HoldfastError, OutOfRange, check_known, check_whole, explained
+from holdfast.core.errors import HoldfastError, check_known, check_whole, explained
 from holdfast.core.errors import first_line as first_line
+from holdfast.core.files import existing as existing
 from holdfast.core.settings import convert, fields_of, types_of
 
 T = TypeVar("T")
@@ -29,9 +29,7 @@ class Options:
         if self.arch is not None and not isinstance(self.arch, str):
             raise HoldfastError(f"arch is text of the form package.module:factory, got {self.arch!r}")
         if self.size is not None:
-            check_whole(self.size, "size")
-            if self.size < 1:
-                raise OutOfRange("size", self.size, "at least 1 pixel")
+            check_whole(self.size, "size", 1)
 
 
 def named(reference: str) -> tuple[str, str]:
@@ -131,15 +129,3 @@ def require(package: str, extra: str, distribution: str | None = None) -> Any:
         explained(f"{package} cannot be imported", together, RuntimeError),
     ):
         return import_module(package)
-
-
-def existing(name: str) -> Path:
-    """Return the path of a file that exists and is not empty."""
-    path = Path(name).expanduser()
-    if not path.exists():
-        raise HoldfastError(f"there is no file {name!r}; check the path (relative to {Path.cwd()})")
-    if not path.is_file():
-        raise HoldfastError(f"{name!r} is a folder, expected a file")
-    if path.stat().st_size == 0:
-        raise HoldfastError(f"{name!r} is empty (0 bytes); copy or download it again")
-    return path

@@ -24,7 +24,7 @@ from weakref import finalize
 
 import torch
 
-from holdfast.core.errors import HoldfastError, OutOfRange, first_line, warn
+from holdfast.core.errors import HoldfastError, check_whole, first_line, warn
 from holdfast.run.engines.base import Context, Local, Output, Unit
 
 RETRIES = 3
@@ -66,8 +66,7 @@ class Processes:
     """The last context, and the file in which workers find it."""
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise OutOfRange("--workers", self.count, "at least 1")
+        check_whole(self.count, "--workers", 1)
         finalize(self, _stop, self._pools)
 
     def map(
