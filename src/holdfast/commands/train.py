@@ -33,7 +33,6 @@ from holdfast.core.errors import (
 from holdfast.core.files import write_whole
 from holdfast.core.images import Images
 from holdfast.core.options import TrainOptions, takes
-from holdfast.core.records import ImagesInfo
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import fields_of, seconds
 from holdfast.data.reading.scan_cache import FILE, ScanCache
@@ -41,6 +40,7 @@ from holdfast.data.reading.scan_cache import FILE as REMEMBERED
 from holdfast.encoders import trained
 from holdfast.encoders.architectures.base import LoadedEncoder, trainable
 from holdfast.measure.bank import apart
+from holdfast.measure.population import info_of
 from holdfast.measure.store import checkout, versions
 from holdfast.run.folder import check_free
 from holdfast.run.inputs import reference_or_images, select
@@ -282,8 +282,8 @@ class TrainingFolder:
             objective=method or str(self.recipe.objective),
             seed=self.recipe.seed,
             epochs=int(curve[-1]["epoch"]),
-            images=_info(inputs.images),
-            bank=None if inputs.bank is None else _info(inputs.bank),
+            images=info_of(inputs.images),
+            bank=None if inputs.bank is None else info_of(inputs.bank),
             curve=tuple(curve),
             versions={**versions(), **checkout()},
             started=started,
@@ -297,11 +297,6 @@ class TrainingFolder:
         """Close what is open."""
         if self.writer is not None:
             self.writer.close()
-
-
-def _info(images: Images) -> ImagesInfo:
-    skipped = tuple(f"{name}: {reason}" for name, reason in images.skipped.items())
-    return ImagesInfo(name=images.name, fingerprint=images.fingerprint, count=len(images), skipped=skipped)
 
 
 PLACE = (

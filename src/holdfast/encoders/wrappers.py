@@ -111,15 +111,19 @@ class Rearranged(nn.Module):
         return self.module(x.permute(0, 2, 3, 1) if self.layout == "nhwc" else x)
 
 
-class PerImage(nn.Module):
-    """A module that was exported for batches of one, run image by image."""
-
-    one_by_one: ClassVar[bool] = True
-    """Read where batches of many sizes would be tried."""
+class Around(nn.Module):
+    """A module around another one."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
+
+
+class PerImage(Around):
+    """A module that was exported for batches of one, run image by image."""
+
+    one_by_one: ClassVar[bool] = True
+    """Read where batches of many sizes would be tried."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([_rows(self.module(image)) for image in x.split(1)])

@@ -119,6 +119,12 @@ def whitenings(asking: Any) -> tuple[Fit[Any], ...]:
     return tuple(Whitening(part) for part in flat if isinstance(part, Divergence) and part.learns)
 
 
+def info_of(images: Images) -> ImagesInfo:
+    """Return what a record says of ``images``."""
+    skipped = tuple(f"{name}: {reason}" for name, reason in images.skipped.items())
+    return ImagesInfo(name=images.name, fingerprint=images.fingerprint, count=len(images), skipped=skipped)
+
+
 LONELY = "pairs of images are needed, but there is only one image; add images"
 
 
@@ -245,12 +251,7 @@ class Population:
     @property
     def images_info(self) -> ImagesInfo:
         """Return what a record says of the images."""
-        return ImagesInfo(
-            name=self.images.name,
-            fingerprint=self.images.fingerprint,
-            count=len(self.images),
-            skipped=tuple(f"{name}: {reason}" for name, reason in self.images.skipped.items()),
-        )
+        return info_of(self.images)
 
     def pixels(self, rows: Sequence[int]) -> Pixels:
         """Return the images at ``rows``, checked against the encoder's domain."""

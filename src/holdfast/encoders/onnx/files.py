@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from holdfast.core.errors import HoldfastError, explained, first_line
 from holdfast.encoders.loading.reference import require
 from holdfast.encoders.onnx.graph import Graph, Node
+from holdfast.encoders.wrappers import Around
 
 OLDEST_OPSET = 13
 """Operator sets before this one are converted to it."""
@@ -135,34 +136,22 @@ def shape_of(value: Any) -> Sequence[int | None]:
     return tuple(size.dim_value or None for size in value.type.tensor_type.shape.dim)
 
 
-class Levels(nn.Module):
+class Levels(Around):
     """Graph of uint8 pixels as a function of pixels in [0, 1], without rounding."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
 
     def forward(self, x: Tensor) -> Tensor:
         return self.module(x * LEVELS)
 
 
-class Unbatched(nn.Module):
+class Unbatched(Around):
     """A graph without a batch axis, as a function of a batch of one."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
 
     def forward(self, x: Tensor) -> Tensor:
         return self.module(x[0])
 
 
-class Column(nn.Module):
+class Column(Around):
     """A graph that returns one number per image (b,), as one that returns vectors (b, 1)."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
 
     def forward(self, x: Tensor) -> Tensor:
         return self.module(x)[:, None]
