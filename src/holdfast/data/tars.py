@@ -128,7 +128,10 @@ def index(tar: StoredFile, image: str, label: str, dot: str) -> Samples:
         tarfile.open(fileobj=file, mode="r:") as opened,
     ):
         members = _members(tar.address, opened, dot)
-        _check_end(opened, file)
+        # tarfile takes damage and the end of the file for the end, too, so this looks for its mark.
+        file.seek(opened.offset)
+        if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+            raise tarfile.ReadError(f"neither a member nor the end at byte {opened.offset}")
         return _samples(tar.address, members, opened, image, label)
 
 
@@ -149,13 +152,6 @@ def _members(name: str, opened: tarfile.TarFile, dot: str) -> dict[str, dict[str
                 "own for each sample"
             )
     return samples
-
-
-def _check_end(opened: tarfile.TarFile, file: Any) -> None:
-    """Raise if the list of members ends without a mark: tarfile takes damage and the end of the file for the end, too."""
-    file.seek(opened.offset)
-    if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-        raise tarfile.ReadError(f"neither a member nor the end at byte {opened.offset}")
 
 
 def _samples(

@@ -154,7 +154,9 @@ def selectors(parts: Sequence[str], where: str) -> tuple[float | None, dict[str,
 def fits(conditions: Conditions, radius: float | None, wanted: Mapping[str, str]) -> bool:
     """Return whether ``conditions`` match the radius and conditions of the gate."""
     return (radius is None or isclose(_radius(conditions), radius, rel_tol=1e-6)) and all(
-        _fits_value(conditions.get(key), value) for key, value in wanted.items()
+        # ``adaptive`` also selects ``adaptive:restarts=5``.
+        (has := conditions.get(key)) is not None and value in (has, has.partition(":")[0])
+        for key, value in wanted.items()
     )
 
 
@@ -471,8 +473,3 @@ def _radius(conditions: Conditions) -> float:
     """Return the radius of the ball that a number was taken in; nan if it was not taken in one."""
     radius = conditions.get("ball", "").partition(":")[2].partition(",")[0]
     return float(convert(radius, float, "radius of a stored ball")) if radius else float("nan")
-
-
-def _fits_value(has: str | None, wanted: str) -> bool:
-    """Return whether a condition is the one wanted; ``adaptive`` also selects ``adaptive:restarts=5``."""
-    return has is not None and (has == wanted or has.partition(":")[0] == wanted)

@@ -50,7 +50,8 @@ class Points:
     ) -> Float[Tensor, "b e"]:
         """Centred and scaled points of some rows and columns."""
         # In float32 too: subtracting one constant vector rounds each result once, relative to its own size.
-        wide = _wide(self.values.dtype)
+        narrow = self.values.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.uint8)
+        wide = torch.float32 if narrow else torch.float64  # which holds what float32 does not
         moved = self.values[rows, columns].to(wide) - self.centre[columns].to(wide)
         return moved.mul_(self.scale).to(dtype)
 
@@ -97,11 +98,6 @@ def points(array: object, name: str = "points") -> Points:
     # Rounded to a power of two, so that scaling rounds nothing.
     scale = 2.0 ** -frexp(spread)[1] if spread > 0 else 1.0
     return Points(values, centre, scale, bool(spread <= ROUNDING * _rounding(values.dtype) * size))
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the type in which to subtract: float32, or float64 for what float32 does not hold."""
-    return torch.float32 if dtype in (torch.float32, torch.float16, torch.bfloat16, torch.uint8) else torch.float64
 
 
 def _rounding(dtype: torch.dtype) -> float:

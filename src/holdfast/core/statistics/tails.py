@@ -27,7 +27,7 @@ from holdfast.core.files import hashed
 from holdfast.core.records import Estimate, Series
 from holdfast.core.statistics.groups import GROUPED, Groups, group_mean_interval, numbered
 from holdfast.core.statistics.intervals import Values, bounded_interval, draws_for, random_weights
-from holdfast.core.statistics.summaries import Better, series_of, summarise
+from holdfast.core.statistics.summaries import series_of, summarise
 
 AT_LEAST = (0.5, 0.8, 1.0)
 LOWEST = (0.01, 0.1)
@@ -101,7 +101,7 @@ Influences = Callable[[Tail], Moves]
 
 
 def tails(
-    series: Series, groups: Sequence[str] = (), better: Better = "higher", influences: Influences | None = None
+    series: Series, groups: Sequence[str] = (), influences: Influences | None = None
 ) -> Iterator[tuple[Series | None, Estimate]]:
     """Yield each number of ``tails_of``, after a series of yes or no that it is the mean of, if it is one.
 
@@ -122,7 +122,7 @@ def tails(
             f"{series.of}: {tail.of}",
             next(iter(series.reasons.values()), ""),
         )
-        estimate = summarise(scored, "share" if tail.share is None else "mean", better)
+        estimate = summarise(scored, "share" if tail.share is None else "mean", "higher")
         if estimate.n and tail.share is not None:
             estimate = _lowest(estimate, fractions[known], tail, numbers, influences is None)
         elif estimate.n and (groups or influences is not None):

@@ -204,7 +204,9 @@ def read_codes(
     _check(table.codes, called)
     stated = _column(ids, "ids", table, called)
     named = tuple(map(str, range(len(table.codes)))) if stated is None else tuple(map(str, stated))
-    _check_distinct(named, called)
+    if len(set(named)) < len(named):
+        twice, _ = Counter(named).most_common(1)[0]
+        raise OutOfRange(f"ids of {called}", Described(f"{twice!r} twice"), "distinct", fix="give each row its own")
     numbers, classes = _labelled(labels, table, called)
     return StoredCodes(
         table.codes,
@@ -266,12 +268,6 @@ def _check_shape(codes: Rows, name: str, kinds: Sequence[str]) -> None:
         raise OutOfRange(f"embeddings of {name}", codes.dtype, ", ".join(kinds), fix="convert them")
     if len(codes) == 0:
         raise HoldfastError(f"{name} holds no embeddings")
-
-
-def _check_distinct(ids: Sequence[str], name: str) -> None:
-    if len(set(ids)) < len(ids):
-        twice, _ = Counter(ids).most_common(1)[0]
-        raise OutOfRange(f"ids of {name}", Described(f"{twice!r} twice"), "distinct", fix="give each row its own")
 
 
 def _column(values: Any, what: str, table: Table, name: str) -> list[Any] | None:

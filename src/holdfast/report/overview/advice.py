@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from shlex import quote
 
-from holdfast.core.records import Claim, Failure, Result
+from holdfast.core.records import Claim, Failure, Result, grouped
 from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group
@@ -319,14 +319,14 @@ def _difference_or_factor(section: Section, low: Cell, high: Cell) -> float:
 
 def _by_attack(section: Section) -> list[list[Row]]:
     """Return the rows of ``section`` that differ in the attack alone, not in its goal, together."""
-    rows_of_case: dict[tuple[tuple[str, str], ...], list[Row]] = {}
-    for row in section.rows:
-        cell = next((cell for cell in row.cells if cell), None)
-        if cell and "attack" in cell.estimate.conditions and section.like.better != "neither":
-            rest = tuple((key, value) for key, value in cell.estimate.conditions.items() if key != "attack")
-            goal = cell.estimate.conditions["attack"].partition(" at ")[2]
-            rows_of_case.setdefault((*rest, ("goal", goal)), []).append(row)
-    return [rows for rows in rows_of_case.values() if len(rows) > 1]
+    if section.like.better == "neither":
+        return []
+    cases = grouped(
+        (tuple({**row.like.conditions, "attack": attack.partition(" at ")[2]}.items()), row)
+        for row in section.rows
+        if (attack := row.like.conditions.get("attack"))
+    )
+    return [rows for rows in cases.values() if len(rows) > 1]
 
 
 def _separated(rows: Sequence[Row], table: Table) -> Iterator[tuple[str, Cell, Cell]]:

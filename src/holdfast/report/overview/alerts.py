@@ -264,7 +264,7 @@ def other_radius(table: Table) -> str:
         for section in table.sections
         if section.robustness and (section.like.better, section.like.claim) in HARM and is_share(section.like.unit)
         for row in section.rows
-        if (ball := _ball(row)) and len(each := _harms(row, table)) == len(table.ranked)
+        if ":" in (ball := row.like.conditions.get("ball", "")) and len(each := _harms(row, table)) == len(table.ranked)
     ]
     broken = [(b, t) for b, each, t in harms if all(x >= 1 - EDGE and low >= 1 - CERTAIN for low, x, _ in each)]
     untouched = [(b, t) for b, each, t in harms if all(x <= EDGE and high <= CERTAIN for _, x, high in each)]
@@ -287,12 +287,6 @@ def _ends(balls: Sequence[str], factor: float) -> list[tuple[str, float]]:
     """Return the smallest radius of each norm, or the largest if ``factor`` is above 1."""
     radii = grouped(map(text.norm_and_radius, balls))
     return [(norm, (min if factor < 1 else max)(same)) for norm, same in radii.items()]
-
-
-def _ball(row: Row) -> str:
-    cell = next((cell for cell in row.cells if cell), None)
-    ball = cell.estimate.conditions.get("ball", "") if cell else ""
-    return ball if ":" in ball else ""
 
 
 def harm(cell: Cell) -> float:

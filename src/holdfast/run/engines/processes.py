@@ -122,7 +122,7 @@ class Processes:
 
     def begin(self) -> list[Future[Any]]:
         """Start the workers, and return what waits until each of them has loaded torch."""
-        return [self._pool(worker).submit(_load_torch) for worker in range(self.side_by_side)]
+        return [self._pool(worker).submit(import_module, "torch") for worker in range(self.side_by_side)]
 
     def _submit(self, worker: int, task: Callable[[Any, Any], Any], path: str, shard: Any) -> Future[Any]:
         """Send ``shard`` to a worker, started if it does not run."""
@@ -201,11 +201,6 @@ def _loaded(path: str) -> Any:
 
             declare_missing_operators()
         return pickle.load(file)
-
-
-def _load_torch() -> None:
-    """Load the slowest imports of a worker."""
-    import_module("torch")
 
 
 def _read(context: object, _: None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import ModuleType
@@ -71,7 +71,9 @@ class Ray:
             self._sent[:] = [(context, ray.put(context))]
         coming, left, idle, losses = iter(shards), deque[Unit](), list(self._actors), 0
         waiting: dict[Any, tuple[Any, list[Unit]]] = {}
-        room, finished = self._room(ray.cluster_resources()), list[tuple[Unit, Output]]()
+        resources, finished = ray.cluster_resources(), list[tuple[Unit, Output]]()
+        # As many actors as fit into the whole cluster.
+        room = max(1, int(resources.get("GPU", 0.0) / self.gpus if self.gpus else resources.get("CPU", 1.0)))
         try:
             while True:
                 at_work = sum(len(shards_of_actor) for _, shards_of_actor in waiting.values())
@@ -138,7 +140,3 @@ class Ray:
                 if threading.current_thread() is threading.main_thread():
                     signal.signal(signal.SIGTERM, handler or signal.SIG_DFL)  # Ray's own ends all without a word
         return ray
-
-    def _room(self, resources: Mapping[str, float]) -> int:
-        """Return how many actors fit into the whole cluster."""
-        return max(1, int(resources.get("GPU", 0.0) / self.gpus if self.gpus else resources.get("CPU", 1.0)))
