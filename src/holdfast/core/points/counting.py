@@ -288,7 +288,9 @@ def shares_within(
     return shares / others
 
 
-def _present(divergence: Divergence, clean: Clean, groups: Groups | None) -> tuple[Clean | None, Groups | None]:
+def _present(
+    divergence: Divergence, clean: Clean, groups: Groups | None
+) -> tuple[Float[Tensor, "p e"] | None, Int[Tensor, "p"] | None]:
     """Return the centred points of the embeddings that have one, in float64, and their groups; no points where none have."""
     points = divergence.embed(clean.double())
     if points is None:
