@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -85,18 +86,13 @@ def load_inputs(recipe: Recipe, place: Mapping[str, Any], start: Encoder | None,
     domain = _domain(recipe, named, place, start)
     geometry = start.geometry if start is not None else None
     taught = select(named, domain, geometry, limit=place["limit"], seed=recipe.seed, scan_cache=scan_cache)
-    taught = subset_of(
-        taught,
-        place["subset"],
-        recipe.seed,
-        lambda reference: select(reference, domain, geometry, scan_cache=scan_cache),
-    )
-    original = taught
+    read = partial(select, domain=domain, geometry=geometry, scan_cache=scan_cache)
+    taught = original = subset_of(taught, place["subset"], recipe.seed, read)
     if place["transform"] is not None:
         taught = transformed(taught, place["transform"], recipe.seed)
     if place["bank"] is None:
         return Inputs(taught, None, domain, start)
-    bank = select(place["bank"], domain, geometry, scan_cache=scan_cache)
+    bank = read(place["bank"])
     if bank.labels is None:
         raise HoldfastError(f"the bank {bank.name} has no labels, so its neighbours say nothing; leave --bank out")
     return Inputs(taught, apart(bank, original), domain, start)

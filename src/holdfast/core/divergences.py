@@ -316,17 +316,7 @@ class Tokens(Divergence):
         return codes.unflatten(-1, (self.count, -1))
 
 
-_ALL = (
-    L2Distance,
-    L1Distance,
-    LinfDistance,
-    Cosine,
-    UnitL2,
-    Whitened,
-    Rank,
-    SoftmaxKL,
-    GaussianKL,
-    Wasserstein,
-    Tokens,
+_ALL: tuple[type[Divergence], ...] = (
+    *(L2Distance, L1Distance, LinfDistance, Cosine, UnitL2, Whitened, Rank, SoftmaxKL, GaussianKL, Wasserstein, Tokens),
 )
 DIVERGENCES: dict[str, type[Divergence]] = {kind.name: kind for kind in _ALL}

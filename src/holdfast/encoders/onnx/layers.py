@@ -185,14 +185,8 @@ def resize(
     rounding = call.get("nearest_mode", "round_prefer_floor")
     if x.ndim != 4 or grid not in GRIDS.get(mode, ()) or (mode == "nearest" and rounding != "floor"):
         raise call.refuse(f"mode={mode}, coordinate_transformation_mode={grid}, nearest_mode={rounding}, rank {x.ndim}")
-    special = {
-        "antialias": 0,
-        "axes": None,
-        "cubic_coeff_a": -0.75,
-        "exclude_outside": 0,
-        "keep_aspect_ratio_policy": "stretch",
-    }
-    for name, usual in special.items():
+    special = {"antialias": 0, "axes": None, "cubic_coeff_a": -0.75, "exclude_outside": 0}
+    for name, usual in {**special, "keep_aspect_ratio_policy": "stretch"}.items():
         if call.get(name, usual) != usual:
             raise call.refuse(f"{name}={call.get(name, usual)}")
     factors, size = _target(call, x, scales, sizes)

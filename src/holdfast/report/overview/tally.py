@@ -126,14 +126,8 @@ OTHERS = "Other measures"
 MOST = 9
 """Rows of a first screen."""
 PROOFS = (
-    "certified-",
-    "linear-radius",
-    "instance-accuracy",
-    "margin-distribution",
-    "smoothed-",
-    "center-",
-    "feature-",
-    "randomized-",
+    *("certified-", "linear-radius", "instance-accuracy", "margin-distribution"),
+    *("smoothed-", "center-", "feature-", "randomized-"),
 )
 """Prefixes of the names of evaluations that prove."""
 EVERYDAY = ("common-", "corruption-error")

@@ -99,11 +99,8 @@ class ColorJitter(Transform):
     """Probability that an image is changed."""
     name = "color-jitter"
     allowed = (
-        "brightness in [0, inf)",
-        "contrast in [0, inf)",
-        "saturation in [0, inf)",
-        "hue in [0, 0.5]",
-        "p in [0, 1]",
+        *("brightness in [0, inf)", "contrast in [0, inf)", "saturation in [0, inf)"),
+        *("hue in [0, 0.5]", "p in [0, 1]"),
     )
     channels = (1, 3)
     draws = True
