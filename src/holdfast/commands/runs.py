@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel
@@ -60,22 +61,15 @@ def unfinished(folder: Path, results: Sequence[Result], failures: Sequence[Failu
     # Encoders that were made in Python share one source, so that their request calls them python:NAME.
     known = {info.source for info in infos} | {f"{info.source}:{info.name}" for info in infos}
     known |= {failure.encoder for failure in failures}
-    request = _request(folder)
-    missing = []
+    request, missing = _request(folder), list[Failure]()
+    reason = f"the run in {folder} stopped before it; repeat its holdfast evaluate"
+    stands: dict[str, Any] = {"images": request.images or "the built-in images", "error": UNFINISHED, "reason": reason}
     loading = Options(None, request.size, request.trust_remote_code)
     for text, options in references(request.encoders, request.arch, loading):
         short, reference = named(text)
         encoder = stamp(reference, options)
         if not {encoder, short or label(reference.partition(":")[2])} & known:
-            missing.append(
-                Failure(
-                    evaluation="evaluate",
-                    encoder=encoder,
-                    images=request.images or "the built-in images",
-                    error=UNFINISHED,
-                    reason=f"the run in {folder} stopped before it; repeat its holdfast evaluate",
-                )
-            )
+            missing.append(Failure(evaluation="evaluate", encoder=encoder, **stands))
     return missing
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -38,6 +39,22 @@ def check_dense(values: object, name: str) -> None:
     else:
         return
     raise OutOfRange(name, Described(got), expected, fix)
+
+
+def as_tensor(values: object, name: str, row: str) -> Tensor:
+    """Return an array of numbers, one of whose rows is called ``row``, as a dense tensor.
+
+    Raises:
+        OutOfRange: It is none.
+    """
+    try:
+        tensor = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OutOfRange(
+            name, Described(f"what is none ({error})"), f"an array of numbers, one row per {row}"
+        ) from error
+    check_dense(tensor, name)
+    return tensor
 
 
 def check_labels(labels: object, name: str) -> None:
@@ -115,12 +132,9 @@ def check_codes(codes: Any, name: str, count: int) -> None:
     """
     if not isinstance(codes, Tensor) or codes.ndim != 2 or len(codes) != count or not codes.shape[1]:
         several = isinstance(codes, Mapping | list | tuple)
-        raise OutOfRange(
-            f"what {name} returns",
-            Described(_described(codes)),
-            f"one vector per image, shape ({count}, d)",
-            fix="return one of them" if several else "pool or flatten inside the module",
-        )
+        got, expected = Described(_described(codes)), f"one vector per image, shape ({count}, d)"
+        fix = "return one of them" if several else "pool or flatten inside the module"
+        raise OutOfRange(f"what {name} returns", got, expected, fix)
     if not codes.is_floating_point():
         raise OutOfRange(f"what {name} returns", codes.dtype, "floating-point embeddings", fix="convert them inside")
 

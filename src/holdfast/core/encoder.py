@@ -58,13 +58,10 @@ class Domain:
             HoldfastError: Shape, type or range does not fit.
         """
         check_dense(pixels, of)
-        if tuple(pixels.shape[1:]) != self.shape:
-            raise OutOfRange(
-                of,
-                tuple(pixels.shape),
-                f"of shape (batch, {', '.join(map(str, self.shape))})",
-                fix=self._advice(tuple(pixels.shape)),
-            )
+        shape = tuple(pixels.shape)
+        if shape[1:] != self.shape:
+            expected = f"of shape (batch, {', '.join(map(str, self.shape))})"
+            raise OutOfRange(of, shape, expected, fix=self._advice(shape))
         if not pixels.is_floating_point():
             raise OutOfRange(of, pixels.dtype, f"floating point in [{self.low}, {self.high}]", fix="divide by 255")
         if pixels.numel() == 0:
@@ -73,12 +70,9 @@ class Domain:
         # The ends as this precision has them; a NaN fails both comparisons, and aminmax propagates it.
         least, most = torch.tensor([self.low, self.high], dtype=pixels.dtype).tolist()
         if not (least <= low and high <= most and max(-low, high) < inf):
-            raise OutOfRange(
-                of,
-                Described(f"values from {low:g} to {high:g}"),
-                f"finite and lie in [{self.low:g}, {self.high:g}]",
-                fix="pass raw pixels (divide by 255, do not normalise: the encoder does that itself)",
-            )
+            got, expected = Described(f"values from {low:g} to {high:g}"), f"lie in [{self.low:g}, {self.high:g}]"
+            fix = "pass raw pixels (divide by 255, do not normalise: the encoder does that itself)"
+            raise OutOfRange(of, got, f"finite and {expected}", fix)
 
     def _advice(self, shape: tuple[int, ...]) -> str:
         """Return how pixels of another ``shape`` become inputs."""

@@ -22,9 +22,7 @@ from holdfast.data.reading.array_source import load_array
 SOURCE = "torchvision"
 
 FOLDERS = {
-    "MNIST": "MNIST/raw",
-    "FashionMNIST": "FashionMNIST/raw",
-    "KMNIST": "KMNIST/raw",
+    **{name: f"{name}/raw" for name in ("MNIST", "FashionMNIST", "KMNIST")},
     "CIFAR10": "cifar-10-batches-py",
     "CIFAR100": "cifar-100-python",
 }

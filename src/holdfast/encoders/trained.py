@@ -247,17 +247,8 @@ def load(name: str, options: Options) -> Encoder:
     path, expected = _weights(folder, card, settings.epoch)
     content = _sound(path, expected)
     module, texts = seeded(partial(_module, folder, card, options), 0)
-    encoder = Encoder(
-        module.eval(),
-        card.name,
-        card.domain,
-        mean=card.mean,
-        std=card.std,
-        source=f"{SOURCE}:{name}",
-        geometry=card.geometry,
-        pooling=card.pooling,
-        texts=texts,
-    )
+    stated = {key: getattr(card, key) for key in ("mean", "std", "geometry", "pooling")}
+    encoder = Encoder(module.eval(), card.name, card.domain, source=f"{SOURCE}:{name}", texts=texts, **stated)
     try:
         encoder.module.load_state_dict(tensors(content))
     except RuntimeError as error:

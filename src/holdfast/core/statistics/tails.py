@@ -113,15 +113,9 @@ def tails(
     numbers = numbered(np.array(groups, dtype=str)[known]) if groups else np.arange(int(known.sum()))
     for tail in tails_of(fractions):
         scores = tail.score(fractions)
-        scored = series_of(
-            f"{series.quantity}_{tail.name}",
-            series.conditions,
-            torch.from_numpy(scores),
-            "yes or no",
-            series.claim,
-            f"{series.of}: {tail.of}",
-            next(iter(series.reasons.values()), ""),
-        )
+        quantity, of = f"{series.quantity}_{tail.name}", f"{series.of}: {tail.of}"
+        why, values = next(iter(series.reasons.values()), ""), torch.from_numpy(scores)
+        scored = series_of(quantity, series.conditions, values, "yes or no", series.claim, of, why)
         estimate = summarise(scored, "share" if tail.share is None else "mean", "higher")
         if estimate.n and tail.share is not None:
             estimate = _lowest(estimate, fractions[known], tail, numbers, influences is None)

@@ -208,16 +208,9 @@ def read_codes(
         twice, _ = Counter(named).most_common(1)[0]
         raise OutOfRange(f"ids of {called}", Described(f"{twice!r} twice"), "distinct", fix="give each row its own")
     numbers, classes = _labelled(labels, table, called)
-    return StoredCodes(
-        table.codes,
-        named,
-        stated is None,
-        numbers,
-        classes,
-        _groups(groups, named, table, called),
-        None if inputs is None else _inputs(inputs, len(named), called),
-        called,
-    )
+    members = _groups(groups, named, table, called)
+    seen = None if inputs is None else _inputs(inputs, len(named), called)
+    return StoredCodes(table.codes, named, stated is None, numbers, classes, members, seen, called)
 
 
 def _as_embeddings(codes: Rows, form: Form, name: str) -> Rows:
@@ -332,12 +325,8 @@ def _numbered(labels: list[Any] | None, name: str) -> tuple[Tensor | None, tuple
     if len(known) == len(texts) and all(abs(number) < 2**63 or not isfinite(number) for number in known):
         for row, number in enumerate(known):
             if not isfinite(number) or number != int(number):
-                raise OutOfRange(
-                    f"labels of {name}",
-                    Described(f"{texts[row]} for row {row}"),
-                    "whole numbers or names",
-                    fix="correct it, or leave labels out",
-                )
+                got, fix = Described(f"{texts[row]} for row {row}"), "correct it, or leave labels out"
+                raise OutOfRange(f"labels of {name}", got, "whole numbers or names", fix)
         return torch.tensor([int(number) for number in known]), ()
     return numbered(texts)
 

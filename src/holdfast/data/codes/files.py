@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core.checks import check_dense
+from holdfast.core.checks import as_tensor
 from holdfast.core.errors import Described, HoldfastError, OutOfRange, check_known, explained
 from holdfast.core.files import existing
 from holdfast.data.arrays import archive, as_rows, mapped, member, unnamed
@@ -86,9 +86,7 @@ def read_table(codes: Any, column: str | None = None, what: str = "codes", integ
         HoldfastError: The file or the column is missing, or holds something else.
     """
     if not isinstance(codes, str | Path):
-        tensor = codes if isinstance(codes, Tensor) else _tensor(codes, what)
-        check_dense(tensor, what)
-        return Table(tensor.detach())
+        return Table(as_tensor(codes, what, "image").detach())
     path = Path(codes).expanduser()
     suffix = path.suffix.lower()
     path = path if suffix == LANCE and path.is_dir() else existing(str(codes))
@@ -101,15 +99,6 @@ def read_table(codes: Any, column: str | None = None, what: str = "codes", integ
         fix = "say how they are stored, as in ?stored=int8:ranges=ranges.npy, or convert them"
         raise OutOfRange(f"embeddings of {path.name}", Described(kind), ", ".join(FLOATS), fix=fix)
     return table
-
-
-def _tensor(values: Any, what: str) -> Tensor:
-    try:
-        return torch.as_tensor(np.asarray(values))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise OutOfRange(
-            what, Described(f"what is none ({error})"), "an array of numbers, one row per image"
-        ) from error
 
 
 def _npy(path: Path, column: str | None) -> Table:
@@ -178,12 +167,8 @@ def _faiss(path: Path, column: str | None) -> Table:
 def _rows(path: Path, codes: np.ndarray) -> Rows:
     """Return codes as they can be read, if they are floating-point numbers."""
     if str(codes.dtype) not in (*FLOATS, *INTEGERS):
-        raise OutOfRange(
-            f"embeddings of {path.name}",
-            codes.dtype,
-            f"{', '.join(FLOATS)} in this machine's byte order",
-            fix="convert them",
-        )
+        expected = f"{', '.join(FLOATS)} in this machine's byte order"
+        raise OutOfRange(f"embeddings of {path.name}", codes.dtype, expected, fix="convert them")
     return as_rows(codes)
 
 

@@ -121,13 +121,8 @@ def _block(group: Group, first: Group, contents: Contents) -> Block:
 
 def _refusals(group: Group, refusals: Sequence[Refusal]) -> tuple[Refusal, ...]:
     """Return the reasons why encoders of ``group`` are not ranked on a number."""
-    return tuple(
-        refusal
-        for refusal in refusals
-        if refusal.evaluation == group.first.evaluation
-        and refusal.quantity
-        and set(refusal.encoders) <= set(group.encoders)
-    )
+    own = (each for each in refusals if each.evaluation == group.first.evaluation and each.quantity)
+    return tuple(each for each in own if set(each.encoders) <= set(group.encoders))
 
 
 @dataclass(frozen=True)
