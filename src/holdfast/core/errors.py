@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral
+from pathlib import Path
 from typing import ClassVar, cast
 
 LONGEST = 240
@@ -396,3 +397,15 @@ def check_whole(value: object, name: str, least: int | None = None) -> None:
         raise OutOfRange(name, value, "a whole number")
     if least is not None and cast(int, value) < least:
         raise OutOfRange(name, value, f"at least {least}")
+
+
+def existing(name: str) -> Path:
+    """Return the path of a file that exists and is not empty."""
+    path = Path(name).expanduser()
+    if not path.exists():
+        raise HoldfastError(f"there is no file {name!r}; check the path (relative to {Path.cwd()})")
+    if not path.is_file():
+        raise HoldfastError(f"{name!r} is a folder, expected a file")
+    if path.stat().st_size == 0:
+        raise HoldfastError(f"{name!r} is empty (0 bytes); copy or download it again")
+    return path

@@ -8,8 +8,6 @@ from hashlib import blake2b
 from pathlib import Path
 from secrets import token_hex
 
-from holdfast.core.errors import HoldfastError
-
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file in one step, so that a reader never sees half of it.
@@ -82,15 +80,3 @@ def unsealed(content: bytes) -> bytes:
 
 def _seal(record: bytes) -> bytes:
     return b'{\n "checksum": "%s",' % checksum(record).encode()
-
-
-def existing(name: str) -> Path:
-    """Return the path of a file that exists and is not empty."""
-    path = Path(name).expanduser()
-    if not path.exists():
-        raise HoldfastError(f"there is no file {name!r}; check the path (relative to {Path.cwd()})")
-    if not path.is_file():
-        raise HoldfastError(f"{name!r} is a folder, expected a file")
-    if path.stat().st_size == 0:
-        raise HoldfastError(f"{name!r} is empty (0 bytes); copy or download it again")
-    return path

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import Described, HoldfastError, OutOfRange, check_known, explained, first_line
-from holdfast.core.files import existing
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, check_known, existing, explained, first_line
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, as_labels, check_settings
 from holdfast.data.reading.array_source import load_array

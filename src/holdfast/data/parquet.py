@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.errors import HoldfastError, UnknownName
-from holdfast.core.files import existing
+from holdfast.core.errors import HoldfastError, UnknownName, existing
 from holdfast.core.images import Images
 from holdfast.data.arrays import as_rows, check_type
 from holdfast.data.base import Selection, as_labels, check_settings

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.checks import as_tensor
-from holdfast.core.errors import Described, HoldfastError, OutOfRange, check_known, explained
-from holdfast.core.files import existing
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, check_known, existing, explained
 from holdfast.data.arrays import archive, as_rows, mapped, member, unnamed
 from holdfast.data.codes import faiss_files
 from holdfast.data.codes.forms import KeptRows, Products

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any, TypeVar, get_args, get_origin
 
 from holdfast.core.errors import HoldfastError, check_known, check_whole, explained
+from holdfast.core.errors import existing as existing
 from holdfast.core.errors import first_line as first_line
-from holdfast.core.files import existing as existing
 from holdfast.core.settings import convert, fields_of, types_of
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from holdfast.encoders.onnx.shapes import Call, Setting
 
 
 def _of(name: str, axes: int) -> Any:
-    """Return torch's function of this name for so many spatial axes, as ``conv2d``."""
+    """Return torch's function of this name for this number of spatial axes, as ``conv2d``."""
     return getattr(functional, f"{name}{axes}d")
 
 
