@@ -72,9 +72,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     clock = Clock()
-    shards.observe_shard = timed(
-        shards.observe_shard, clock, "observe", lambda shard: (repr(shard[0]), len(shard[1]))
-    )
+    shards.observe_shard = timed(shards.observe_shard, clock, "observe", lambda shard: (repr(shard[0]), len(shard[1])))
     computing.tensors_of = timed(computing.tensors_of, clock, "fit", lambda fit: (repr(fit), 1))
     conclusions.conclude = timed(conclusions.conclude, clock, "conclude", lambda task: (task[0].name, 1))
     began, wall = process_time(), perf_counter()

@@ -28,7 +28,7 @@ def test_slurm_jobs_are_asked_for_in_one_text() -> None:
 def test_a_machine_without_slurm_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("submitit", reason="submitit is not installed: pip install submitit")
     assert run([*EVALUATE, "--out", str(tmp_path / "out"), "--cluster", "slurm"]) == 2
-    assert capsys.readouterr().err.startswith("holdfast: there is no Slurm on this machine (no srun)")
+    assert capsys.readouterr().err.startswith("holdfast: there is no Slurm on this machine (")
 
 
 def test_a_preempted_job_is_submitted_again_as_it_is() -> None:

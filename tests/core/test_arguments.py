@@ -73,7 +73,7 @@ def test_tensors_without_plain_numbers_are_no_features(kind: str, unchecked: Non
         (lambda: hf.load_encoder(loose(None)), "an encoder reference is text such as 'timm:resnet50', got None"),
         (lambda: hf.load_encoder(ROBUST, arch=loose(3)), "arch is text of the form package.module:factory, got 3"),
         (lambda: hf.load_encoder(ROBUST, size=loose("8")), "size must be a whole number, got '8'"),
-        (lambda: Options(size=-1), "size must be at least 1 pixel, got -1"),
+        (lambda: Options(size=-1), "size must be at least 1, got -1"),
         (
             lambda: hf.load_images("builtin:digits", loose(None)),
             "loaded for an Encoder, got NoneType; load_encoder makes",

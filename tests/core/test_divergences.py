@@ -312,5 +312,5 @@ def test_tokens_are_those_of_the_encoder_unless_a_count_is_stated():
     for inner in ("whitened", "rank", "tokens"):
         with pytest.raises(HoldfastError, match=f"tokens: {inner} is not taken token by token; use one that is smooth"):
             Divergence.read(f"tokens:divergence={inner}")
-    with refused(HoldfastError, "least 1", "got 0", "count"):
+    with refused(HoldfastError, "[1, inf)", "got 0", "count"):
         Tokens(Cosine(), 0)

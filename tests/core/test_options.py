@@ -126,8 +126,13 @@ def test_warnings_point_at_who_called_the_verb() -> None:
         for verb in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(verb, ast.FunctionDef) and any("takes" in ast.unparse(each) for each in verb.decorator_list):
                 for call in ast.walk(verb):
-                    if isinstance(call, ast.Call) and ast.unparse(call.func) == "warnings.warn":
+                    said = isinstance(call, ast.Call) and ast.unparse(call.func)
+                    if isinstance(call, ast.Call) and said == "warnings.warn":
                         (level,) = [ast.literal_eval(each.value) for each in call.keywords if each.arg == "stacklevel"]
-                        assert level == 2 + len(verb.decorator_list), f"{path.name}:{call.lineno}"
-                        warned[verb.name] = level
+                    elif isinstance(call, ast.Call) and said == "warn":  # which counts from the caller's caller
+                        level = 1 + (ast.literal_eval(call.args[1]) if len(call.args) > 1 else 1)
+                    else:
+                        continue
+                    assert level == 2 + len(verb.decorator_list), f"{path.name}:{call.lineno}"
+                    warned[verb.name] = level
     assert {"attack": 4, "evaluate": 3}.items() <= warned.items()

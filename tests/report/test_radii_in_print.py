@@ -58,7 +58,9 @@ def test_files_for_programs_keep_the_pixels_unit() -> None:
     median = contents.results[0].estimates[0].value
     assert repr(median) in csv(contents.groups, contents.comparison)
     stored = json.loads(report(contents).model_dump_json())
-    assert stored["scorecards"][0]["lines"][0]["answers"][0]["value"] == median == pytest.approx(0.2 / 255)
+    assert (
+        stored["first_screens"][0]["rows"][0]["cells"][0]["estimates"][0]["value"] == median == pytest.approx(0.2 / 255)
+    )
 
 
 def test_other_norms_and_other_numbers_are_plain() -> None:

@@ -10,6 +10,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.transforms.base import Chain, Transform, transformed, transforms
+from tests.facts import refused
 
 PARAMETERS = {
     "gamma": "0.4",
@@ -188,31 +189,31 @@ def test_transformed_images_are_known_by_what_changed_them():
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "fact"),
     [
-        ("gamma:0", "gamma must be above 0"),
-        ("gamma:-1", "gamma must be above 0"),
-        ("global-shuffle:grid=0", "at least 1"),
-        ("jpeg:0", "1..100"),
-        ("jpeg:101", "1..100"),
-        ("brightness:2", "-1..1"),
-        ("contrast:-1", "at least 0"),
-        ("hue-saturation:2", "0..1"),
-        ("blur:-0.1", "0..1"),
-        ("noise:-1", "at least 0"),
-        ("resize:0", r"\(0, 1\]"),
-        ("rotation:400", "-360..360"),
-        ("crop:1", r"\[-1, 1\)"),
-        ("low-pass:0", "above 0"),
-        ("low-pass", "needs radius, as in low-pass:8$"),
-        ("fog-c", "needs severity, as in fog-c:SEVERITY$"),
-        ("high-pass:-1", "at least 0"),
+        ("gamma:0", "(0, inf)"),
+        ("gamma:-1", "(0, inf)"),
+        ("global-shuffle:grid=0", "[1, inf)"),
+        ("jpeg:0", "[1, 100]"),
+        ("jpeg:101", "[1, 100]"),
+        ("brightness:2", "[-1, 1]"),
+        ("contrast:-1", "[0, inf)"),
+        ("hue-saturation:2", "[0, 1]"),
+        ("blur:-0.1", "[0, 1]"),
+        ("noise:-1", "[0, inf)"),
+        ("resize:0", "(0, 1]"),
+        ("rotation:400", "[-360, 360]"),
+        ("crop:1", "[-1, 1)"),
+        ("low-pass:0", "(0, inf]"),
+        ("low-pass", "needs radius, as in low-pass:8"),
+        ("fog-c", "needs severity, as in fog-c:SEVERITY"),
+        ("high-pass:-1", "[0, inf]"),
         ("gama:2", "Did you mean 'gamma'"),
-        ("gamma:2 + ", "transform: unknown name ''"),
+        ("gamma:2 + ", "nknown name ''"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(text: str, sentence: str):
-    with pytest.raises(HoldfastError, match="(?i)" + sentence.replace(".", r"\.")):
+def test_settings_that_make_no_sense_are_refused(text: str, fact: str):
+    with refused(HoldfastError, fact):
         Transform.read(text)
 
 

@@ -11,7 +11,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, ClassVar, final
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, explained
 from holdfast.core.settings import read
 from holdfast.run.engines.ranks import RANKS, process_rank
 
@@ -114,16 +114,11 @@ def submit(request: JobsRequestedError, arguments: Sequence[str]) -> int:
     Raises:
         HoldfastError: submitit or Slurm is missing, or the first job did not end by itself.
     """
-    try:
+    with explained("--cluster slurm needs submitit", "pip install submitit", ImportError):
         import submitit
-    except ImportError as error:
-        raise HoldfastError("--cluster slurm needs submitit: pip install submitit") from error
-    try:
+    fix = "use --workers here, or torchrun on each machine"
+    with explained("there is no Slurm on this machine", fix, RuntimeError):
         executor = submitit.AutoExecutor(request.folder, cluster=EXECUTOR)
-    except RuntimeError as error:
-        raise HoldfastError(
-            "there is no Slurm on this machine (no srun); use --workers here, or torchrun on each machine"
-        ) from error
     executor.update_parameters(**request.slurm.parameters())
     count = request.slurm.ranks
     jobs = executor.map_array(Rank(), [list(arguments)] * count, range(count), [count] * count)

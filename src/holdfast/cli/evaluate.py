@@ -148,7 +148,7 @@ def _print(run: EvaluatedRun, suite: str) -> int:
     # Duplicates spoil every number and can be removed now; other warnings are notes of the report.
     for alert in [note for note in notes if not contents.first_screens or note.kind == "duplicates"]:
         if may_warn(alert.warning):
-            sentences.append(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
+            sentences.append(f"warning about {listed(alert.encoders)} ({alert.where}): {alert.warning}")
     for sentence in sentences:
         print(sentence, file=sys.stderr)
     for line in lines(screens[0]) if screens else ():

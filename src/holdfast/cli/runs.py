@@ -63,10 +63,8 @@ def _lines(inventory: Inventory) -> list[tuple[str, str]]:
 
 def _by_reason(cells: Sequence[UnfinishedCell]) -> Iterator[str]:
     """Yield each reason once, with the cells that it is of."""
+    from holdfast.core.records import grouped
     from holdfast.report.overview.alerts import cells_in_words
 
-    reasons: dict[str | None, list[tuple[str, str]]] = {}
-    for cell in cells:
-        reasons.setdefault(cell.reason, []).append((cell.evaluation, cell.encoder))
-    for reason, cells_of_reason in reasons.items():
+    for reason, cells_of_reason in grouped((cell.reason, (cell.evaluation, cell.encoder)) for cell in cells).items():
         yield ": ".join(filter(None, (cells_in_words(cells_of_reason), reason)))

@@ -270,7 +270,6 @@ class Command(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write usage, description and flags as plain text."""
-        formatter.width = _width()
         _written_plainly(self, ctx, formatter)
 
 
@@ -292,16 +291,11 @@ class Group(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write usage, commands and options as plain text."""
-        formatter.width = _width()
         _written_plainly(self, ctx, formatter)
 
 
-def _width() -> int:
-    """Return the width of help: that of the terminal, between 60 and 120 characters."""
-    return min(max(get_terminal_size((100, 24)).columns, 60), 120)
-
-
 def _written_plainly(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:
+    formatter.width = min(max(get_terminal_size((100, 24)).columns, 60), 120)
     command.format_usage(ctx, formatter)
     for line in (command.help or "").splitlines():
         formatter.write(f"\n{line.rstrip()}" if line.strip() else "\n")

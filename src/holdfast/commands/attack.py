@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import Unpack
 
@@ -13,7 +12,7 @@ from holdfast.attacks.presets import PRESETS, Preset, read_attack
 from holdfast.commands.inputs import ball_of, for_each_encoder
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
-from holdfast.core.errors import Conflict, HoldfastWarning, OutOfRange, UnknownName
+from holdfast.core.errors import Conflict, OutOfRange, UnknownName, warn
 from holdfast.core.objective import DivergenceObjective, Objective
 from holdfast.core.options import RunOptions, takes
 from holdfast.core.settings import read
@@ -70,7 +69,7 @@ def attack(
             return moved
         record = write_attack(population, chosen, moved, run.store, run.started)
     if not record.replay.passed:
-        warnings.warn(f"the saved pixels do not pass their check: {record.replay}", HoldfastWarning, stacklevel=4)
+        warn(f"the saved pixels do not pass their check: {record.replay}", 3)
     return replace(moved, record=record)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -21,7 +21,7 @@ from jaxtyping import Float
 
 from holdfast.commands.parity_trials import of_pixels, usual_resizings
 from holdfast.core.encoder import Domain, Encoder, Normalised
-from holdfast.core.errors import Conflict, HoldfastError, HoldfastWarning, OutOfRange, UnknownName
+from holdfast.core.errors import Conflict, HoldfastError, OutOfRange, UnknownName, warn
 from holdfast.core.files import write_whole
 from holdfast.core.geometry import Geometry
 from holdfast.core.images import Images
@@ -32,6 +32,7 @@ from holdfast.encoders import by_name as encoders
 from holdfast.encoders.by_name import Options
 from holdfast.measure.store import versions
 from holdfast.run import inputs as loading
+from holdfast.run.engines.processes import torch_threads
 from holdfast.run.inputs import NamedEncoder, NamedImages, checked, loading_of, reference_or_images
 from holdfast.service.canary import WEIGHTS, Canary, CanaryCheck, Vectors, digest, median_distance, norms
 from holdfast.service.canary_file import MOST_IMAGES, Header
@@ -115,7 +116,7 @@ def _tolerances(pictures: Pictures, codes: Vectors, scale: float) -> dict[str, f
     few, own = pictures.few(PROBED), pictures.run.precision
     rounding = [moved((few if batch == 1 else pictures).codes(batch=batch)) for batch in BATCHES]
     for threads in (1, 2):
-        with _threads(threads):
+        with torch_threads(threads):
             rounding.append(moved(few.codes()))
     others = {}
     for name in PRECISIONS:
@@ -131,23 +132,12 @@ def _tolerances(pictures: Pictures, codes: Vectors, scale: float) -> dict[str, f
         )
     tolerance = max(FLOOR, MARGIN * largest)
     if tolerance > ROUNDING:
-        warnings.warn(
+        warn(
             f"{pictures.encoder.name}: rounding moves embeddings by {largest:.2g} of the distance between images, so the "
             f"tolerance is {tolerance:.2g} and smaller changes go unnoticed. Use float32, or static quantisation.",
-            HoldfastWarning,
-            stacklevel=3,
+            2,
         )
     return {own: tolerance} | {name: max(tolerance, MARGIN_OF_OTHERS * value) for name, value in others.items()}
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _in_precision(pictures: Pictures, name: str) -> Vectors | None:
@@ -160,28 +150,19 @@ def _in_precision(pictures: Pictures, name: str) -> Vectors | None:
 
 def _causes(pictures: Pictures, codes: Vectors, scale: float, options: Options) -> Iterator[tuple[str, Vectors]]:
     """Yield the embeddings of a few images under each usual mistake that changes them."""
-    encoder = pictures.encoder
+    encoder = pictures.encoder  # which refuses its inputs, or overflows, under some mistakes
     for attempt in of_pixels(encoder, encoder):
-        with _skipped():
+        with suppress(HoldfastError):
             yield from _changed(attempt.name, pictures.codes(attempt(pictures.usual)), codes, scale)
     for attempt in usual_resizings(encoder.geometry) if pictures.side and encoder.geometry else ():
-        with _skipped():
+        with suppress(HoldfastError):
             yield from _changed(attempt.name, pictures.codes(pictures.pixels(attempt.geometry)), codes, scale)
     for how, other in _pooled(encoder, options):
-        with _skipped():
+        with suppress(HoldfastError):
             yield from _changed(f"pooling: {how}", replace(pictures, encoder=other).codes(), codes, scale)
     for name in PRECISIONS:
         if name != pictures.run.precision and (found := _in_precision(pictures, name)) is not None:
             yield from _changed(f"precision: {name}", found, codes, scale)
-
-
-@contextmanager
-def _skipped() -> Iterator[None]:
-    """Leave out a mistake under which the encoder overflows or refuses its inputs."""
-    try:
-        yield
-    except HoldfastError:
-        return
 
 
 def _changed(name: str, other: Float[np.ndarray, "m e"], codes: Vectors, scale: float) -> Iterator[tuple[str, Vectors]]:
@@ -196,7 +177,7 @@ def _pooled(encoder: Encoder, options: Options) -> Iterator[tuple[str, Encoder]]
         return
     kept = [part for part in query.split("&") if part and not part.startswith(("pool=", "tokens="))]
     for how in POOLINGS:
-        with _skipped(), warnings.catch_warnings():
+        with suppress(HoldfastError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             other = encoders.load(f"{reference}?{'&'.join([*kept, f'pool={how}'])}", options)
             # Random weights differ each time they are loaded.

@@ -8,7 +8,6 @@ certify.json    settings, and per image its status, the certified radius minus t
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -29,7 +28,7 @@ from holdfast.bounds.queries import check_queries, check_query_encoder, write_qu
 from holdfast.bounds.rounding.executed import executes
 from holdfast.commands.inputs import ball_of, for_each_encoder
 from holdfast.core.balls import L2, Ball
-from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange, UnknownName, check_whole
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, check_whole, warn
 from holdfast.core.options import CertifyOptions, takes
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import pairs
@@ -287,11 +286,7 @@ def certify(
             record = _bounded(certificates, population, run, export is not None, proofs)
         run.warn_of(record.missing)
     if record.contradictions:
-        warnings.warn(
-            "attacks succeed inside certified balls: trust no certificate of this encoder, and report this",
-            HoldfastWarning,
-            stacklevel=4,
-        )
+        warn("attacks succeed inside certified balls: trust no certificate of this encoder, and report this", 3)
     if out is not None:
         return record
     lost = [certificate.model_copy(update={"witness": None}) for certificate in record.certificates]

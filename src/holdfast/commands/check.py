@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.commands.evaluated_run import StoredRun, folders_of
 from holdfast.commands.runs import read_requested
-from holdfast.core.errors import HoldfastError, HoldfastWarning, check_no_blanks, check_not_blank
+from holdfast.core.errors import HoldfastError, check_no_blanks, check_not_blank, warn
 from holdfast.core.files import write_whole
+from holdfast.core.records import grouped
 from holdfast.core.settings import listed
 from holdfast.report import gate
 from holdfast.report.comparison.comparable import with_relative_errors
@@ -63,7 +63,7 @@ def check(
         raise next(iter(errors.values()))
     sentences = [sentence for bound in gates if (sentence := gate.warning(bound, results))]
     for sentence in sentences:
-        warnings.warn(sentence.removeprefix("warning: "), HoldfastWarning, stacklevel=2)
+        warn(sentence.removeprefix("warning: "))
     if markdown is not None:
         write_whole(Path(markdown), gates_markdown(answers, results, sentences).encode())
     return tuple(answers)
@@ -73,12 +73,13 @@ def _catalogue() -> dict[str, list[str]]:
     """Return which evaluations report each quantity that leads one or answers a question."""
     from holdfast.run.catalog import evaluations
 
-    reporting: dict[str, list[str]] = {}
-    for name, kind in evaluations().items():
-        asked = (quantity for question in kind.questions for quantity in question.quantities)
-        for quantity in dict.fromkeys((*kind.headline, *asked)):
-            reporting.setdefault(quantity, []).append(name)
-    return reporting
+    return grouped(
+        (quantity, name)
+        for name, kind in evaluations().items()
+        for quantity in dict.fromkeys(
+            (*kind.headline, *(each for asked in kind.questions for each in asked.quantities))
+        )
+    )
 
 
 def require(

@@ -9,8 +9,8 @@ from time import time
 
 from holdfast.commands.evaluated_run import StoredRun, folder_of
 from holdfast.commands.runs import COMPUTED, data_sets, files_of, is_run, kind_of
-from holdfast.core.errors import HoldfastError, check_no_blanks
-from holdfast.core.records import Record
+from holdfast.core.errors import HoldfastError, check_no_blanks, explained
+from holdfast.core.records import Record, grouped
 from holdfast.measure.store import Store
 from holdfast.run.engines.ranks import LEASES
 
@@ -47,9 +47,7 @@ def clean(folder: StoredRun, *, yes: bool = False) -> tuple[Removable, ...]:
 
 def _together(removables: Sequence[Removable]) -> list[Removable]:
     """Return one of each kind."""
-    kinds: dict[str, list[Removable]] = {}
-    for each in removables:
-        kinds.setdefault(each.kind, []).append(each)
+    kinds = grouped((each.kind, each) for each in removables)
     return [
         Removable(
             kind=kind, files=tuple(file for each in same for file in each.files), bytes=sum(e.bytes for e in same)
@@ -99,10 +97,8 @@ def remove(removables: Sequence[Removable]) -> None:
         HoldfastError: one cannot be deleted.
     """
     for path in (Path(file) for each in removables for file in each.files):
-        try:
+        with explained(f"cannot delete {path}", "check its permissions", OSError):
             path.unlink(missing_ok=True)
-        except OSError as error:
-            raise HoldfastError(f"cannot delete {path}: {error.strerror or error}; check its permissions") from error
         with suppress(OSError):  # not empty
             path.parent.rmdir()
 

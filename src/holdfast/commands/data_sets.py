@@ -14,7 +14,7 @@ from weakref import finalize
 
 from holdfast.commands.evaluated_run import SETS, EvaluatedRun, write_sets
 from holdfast.core.clock import budget_start
-from holdfast.core.errors import HoldfastError, check_given_once
+from holdfast.core.errors import HoldfastError, check_given_once, explained
 from holdfast.core.files import write_whole
 from holdfast.core.settings import seconds
 from holdfast.measure.store import REQUEST
@@ -74,13 +74,9 @@ def _listed(names: Sequence[str], folder: Path, leads: bool) -> Iterator[None]:
     if (folder / REQUEST).exists():
         raise HoldfastError(f"out: {folder} holds a run of one data set. Choose another folder for a run of several.")
     new = leads and not (folder / SETS).exists()
-    try:
+    with explained(f"out: cannot write to {folder}", "choose another folder", OSError):
         if leads:
-            folder.mkdir(parents=True, exist_ok=True)
             write_whole(folder / SETS, json.dumps(names).encode())
-    except OSError as error:
-        reason = error.strerror or error
-        raise HoldfastError(f"out: cannot write to {folder}: {reason}. Choose another folder.") from error
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
-from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.core.errors import check_known, explained
 from holdfast.core.records import Result
 from holdfast.report.elsewhere import numbers
 
@@ -35,13 +35,8 @@ def log(results: Sequence[Result], folder: Path, name: str, to: str) -> None:
     tracker, _, place = to.partition(":")
     loaded, keep = tracker_of(to)
     files = [folder / file for file in ARTEFACTS if (folder / file).is_file()]
-    try:
+    with explained(f"{tracker} did not take the run", f"log in, or let it work offline. The run is in {folder}"):
         keep(loaded, numbers(results), files, name, place)
-    except Exception as error:  # each tracker has its own errors, of networks and of accounts
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise HoldfastError(
-            f"{tracker} did not take the run ({reason}); log in, or let it work offline. The run is in {folder}"
-        ) from error
 
 
 def tracker_of(to: str) -> tuple[Any, Keep]:
@@ -56,15 +51,10 @@ def tracker_of(to: str) -> tuple[Any, Keep]:
         holdfast.core.errors.UnknownName: ... Did you mean 'tensorboard'? Known: ...
     """
     tracker = to.partition(":")[0]
-    if tracker not in TRACKERS:
-        raise UnknownName("tracker", tracker, TRACKERS)
+    check_known("tracker", tracker, TRACKERS)
     module, keep = TRACKERS[tracker]
-    try:
+    with explained(f"{tracker} cannot be imported", f"install it with: pip install {tracker}", ImportError):
         return import_module(module), keep
-    except ImportError as error:
-        raise HoldfastError(
-            f"{tracker} cannot be imported ({error}); install it with: pip install {tracker}"
-        ) from error
 
 
 def _tensorboard(module: Any, named: Mapping[str, float], files: Sequence[Path], name: str, place: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.commands.evaluated_run import StoredRun, folder_of
 from holdfast.commands.runs import read
-from holdfast.core.errors import HoldfastError, check_no_blanks
+from holdfast.core.errors import HoldfastError, check_no_blanks, explained
 from holdfast.core.files import write_whole
 from holdfast.core.settings import listed, names_of
 from holdfast.report.contents import select_results
@@ -74,13 +74,9 @@ def _propose(model: str, contents: Mapping[str, str]) -> str:
     from huggingface_hub import CommitOperationAdd, HfApi
 
     operations = [CommitOperationAdd(path, content.encode()) for path, content in contents.items()]
-    try:
+    problem = f"the files are written, but cannot be proposed to {model!r}"
+    with explained(problem, "check the name and hf auth login"):
         proposed = HfApi().create_commit(
             model, operations, commit_message="Add robustness results by Holdfast", create_pr=True
         )
-    except Exception as error:  # the hub's clients raise errors of many libraries
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise HoldfastError(
-            f"the files are written, but cannot be proposed to {model!r} ({reason}); check the name and hf auth login"
-        ) from error
     return str(proposed.pr_url)

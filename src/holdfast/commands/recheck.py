@@ -5,7 +5,7 @@ search.
 from __future__ import annotations
 
 import json
-import warnings
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -22,12 +22,11 @@ from holdfast.bounds.proofs.proof import Array, PlainNetwork, Proof
 from holdfast.bounds.proofs.proof_files import INDEX, NETWORK, unpacked
 from holdfast.bounds.rounding.executed import executes
 from holdfast.core.balls import Ball, Linf
-from holdfast.core.errors import HoldfastError, HoldfastWarning, Unreadable
+from holdfast.core.errors import HoldfastError, explained, first_line, readable, warn
 from holdfast.core.images import Images
 from holdfast.core.options import Loading, takes
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.by_name import Options
-from holdfast.encoders.loading.reference import first_line
 from holdfast.measure.population import Population
 from holdfast.run.inputs import NamedEncoder, NamedImages, load_encoder, loading_of, select
 
@@ -103,45 +102,38 @@ def recheck(
         network = _own(population, network, record)
     results = tuple(_rechecked(folder, index, record, each, network, known, population) for each in certified)
     if count := sum("hashes" in result.unchecked for result in results):
-        warnings.warn(
+        warn(
             f"{count} of {len(results)} proofs hold no hashes of their network and images, so changed weights, names or "
             "fingerprints may pass; certify again with --proofs, or give the encoder and the images",
-            HoldfastWarning,
-            stacklevel=3,
+            2,
         )
     return results
 
 
 def _content(folder: Path, name: str) -> bytes:
-    try:
+    with readable(str(folder / name), "certify with --proofs into that folder first", OSError):
         return (folder / name).read_bytes()
-    except OSError as error:
-        raise Unreadable(str(folder / name), error, fix="certify with --proofs into that folder first") from error
 
 
 def _record(folder: Path) -> CertificateRecord:
     content = _content(folder, "certify.json")
-    try:
+    with _sound(folder / "certify.json"):
         return CertificateRecord.model_validate_json(content)
-    except ValueError as error:
-        raise _damaged(folder / "certify.json") from error
 
 
 def _index(folder: Path) -> Any:
     """Return the entry of each image, and the checksum of the network where one of them has a proof."""
     content = _content(folder, INDEX)
-    try:
+    with _sound(folder / INDEX):
         index = json.loads(content)
-        complete = "network" in index or not any(entry.get("file") for entry in index["images"].values())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _damaged(folder / INDEX) from error
-    if not complete:
-        raise _damaged(folder / INDEX)
+        if "network" not in index and any(entry.get("file") for entry in index["images"].values()):
+            raise ValueError("a proof of no network")
     return index
 
 
-def _damaged(path: Path) -> HoldfastError:
-    return HoldfastError(f"{path} is damaged; certify with --proofs into that folder again")
+def _sound(path: Path) -> AbstractContextManager[None]:
+    again = "certify with --proofs into that folder again"
+    return explained(f"{path} is damaged", again, ValueError, KeyError, TypeError, AttributeError)
 
 
 def _missing(index: Any, name: str) -> str:
@@ -150,10 +142,8 @@ def _missing(index: Any, name: str) -> str:
 
 def _run(record: CertificateRecord) -> RunSettings:
     """Return the seed and precision of a run, which decide on its negatives and pixels."""
-    try:
+    with explained("certify.json names no seed or no precision", "certify again", KeyError, ValueError):
         run = RunSettings(seed=int(record.settings["seed"]), precision=record.settings["precision"])
-    except (KeyError, ValueError) as error:
-        raise HoldfastError(f"certify.json names no seed or no precision ({error}); certify again") from error
     if executes("real", run.dtype):
         raise HoldfastError(f"proofs are of real arithmetic, and certify.json says that the run was in {run.precision}")
     return run

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel
 
 from holdfast.commands.evaluated_run import SETS, StoredRun, folder_of
-from holdfast.core.errors import HoldfastError, Unreadable, check_no_blanks
+from holdfast.core.errors import HoldfastError, check_no_blanks, readable
 from holdfast.core.files import checksum_of, unsealed
 from holdfast.core.records import UNFINISHED, Failure, Record, Result
 from holdfast.encoders.by_name import Options, references
@@ -60,22 +61,15 @@ def unfinished(folder: Path, results: Sequence[Result], failures: Sequence[Failu
     # Encoders that were made in Python share one source, so that their request calls them python:NAME.
     known = {info.source for info in infos} | {f"{info.source}:{info.name}" for info in infos}
     known |= {failure.encoder for failure in failures}
-    request = _request(folder)
-    missing = []
+    request, missing = _request(folder), list[Failure]()
+    reason = f"the run in {folder} stopped before it; repeat its holdfast evaluate"
+    stands: dict[str, Any] = {"images": request.images or "the built-in images", "error": UNFINISHED, "reason": reason}
     loading = Options(None, request.size, request.trust_remote_code)
     for text, options in references(request.encoders, request.arch, loading):
         short, reference = named(text)
         encoder = stamp(reference, options)
         if not {encoder, short or label(reference.partition(":")[2])} & known:
-            missing.append(
-                Failure(
-                    evaluation="evaluate",
-                    encoder=encoder,
-                    images=request.images or "the built-in images",
-                    error=UNFINISHED,
-                    reason=f"the run in {folder} stopped before it; repeat its holdfast evaluate",
-                )
-            )
+            missing.append(Failure(evaluation="evaluate", encoder=encoder, **stands))
     return missing
 
 
@@ -90,20 +84,16 @@ class _Asked(BaseModel):
 
 
 def _request(folder: Path) -> _Asked:
-    try:
+    with readable(str(folder / REQUEST), REPEAT, OSError, ValueError, because=DAMAGED):
         return _Asked.model_validate_json(unsealed((folder / REQUEST).read_bytes()))
-    except (OSError, ValueError) as error:
-        raise Unreadable(str(folder / REQUEST), DAMAGED, fix=REPEAT) from error
 
 
 def data_sets(folder: Path) -> list[Path]:
     """Return the folder of each data set of a run of several, or the ``folder`` of a run of one."""
     if not (folder / SETS).is_file():
         return [folder]
-    try:
+    with readable(str(folder / SETS), REPEAT, OSError, ValueError, TypeError, because=DAMAGED):
         return [folder / name for name in json.loads((folder / SETS).read_bytes())]
-    except (OSError, ValueError, TypeError) as error:
-        raise Unreadable(str(folder / SETS), DAMAGED, fix=REPEAT) from error
 
 
 def _loaded(folders: Sequence[Path]) -> dict[Path, Records]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -22,11 +23,17 @@ from torch import Tensor, nn
 from holdfast.core.clock import budget_start
 from holdfast.core.copies import copied
 from holdfast.core.encoder import MADE_IN_PYTHON, Domain, Encoder, Normalised
-from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError, UnknownName, check_no_blanks
+from holdfast.core.errors import (
+    AgreementLostError,
+    BudgetSpentError,
+    HoldfastError,
+    UnknownName,
+    check_no_blanks,
+    explained,
+)
 from holdfast.core.files import write_whole
 from holdfast.core.images import Images
 from holdfast.core.options import TrainOptions, takes
-from holdfast.core.records import ImagesInfo
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import fields_of, seconds
 from holdfast.data.reading.scan_cache import FILE, ScanCache
@@ -34,6 +41,7 @@ from holdfast.data.reading.scan_cache import FILE as REMEMBERED
 from holdfast.encoders import trained
 from holdfast.encoders.architectures.base import LoadedEncoder, trainable
 from holdfast.measure.bank import apart
+from holdfast.measure.population import info_of
 from holdfast.measure.store import checkout, versions
 from holdfast.run.folder import check_free
 from holdfast.run.inputs import reference_or_images, select
@@ -78,18 +86,13 @@ def load_inputs(recipe: Recipe, place: Mapping[str, Any], start: Encoder | None,
     domain = _domain(recipe, named, place, start)
     geometry = start.geometry if start is not None else None
     taught = select(named, domain, geometry, limit=place["limit"], seed=recipe.seed, scan_cache=scan_cache)
-    taught = subset_of(
-        taught,
-        place["subset"],
-        recipe.seed,
-        lambda reference: select(reference, domain, geometry, scan_cache=scan_cache),
-    )
-    original = taught
+    read = partial(select, domain=domain, geometry=geometry, scan_cache=scan_cache)
+    taught = original = subset_of(taught, place["subset"], recipe.seed, read)
     if place["transform"] is not None:
         taught = transformed(taught, place["transform"], recipe.seed)
     if place["bank"] is None:
         return Inputs(taught, None, domain, start)
-    bank = select(place["bank"], domain, geometry, scan_cache=scan_cache)
+    bank = read(place["bank"])
     if bank.labels is None:
         raise HoldfastError(f"the bank {bank.name} has no labels, so its neighbours say nothing; leave --bank out")
     return Inputs(taught, apart(bank, original), domain, start)
@@ -224,11 +227,9 @@ class TrainingFolder:
             return
         epoch = int(curve[-1]["epoch"])
         lines = "".join(json.dumps(epoch_numbers) + "\n" for epoch_numbers in curve)
-        try:
+        with explained(f"cannot write to {self.folder}", GOES_ON, OSError):
             write_whole(self.folder / "metrics.jsonl", lines.encode())
             self._scalars(curve[-1], epoch)
-        except OSError as error:
-            raise unwritable(self.folder, error) from error
         if self.keep_epochs and epoch % self.keep_epochs == 0:
             trained.write_epoch(self.folder, epoch, self.encoder(module).module)
 
@@ -277,18 +278,16 @@ class TrainingFolder:
             objective=method or str(self.recipe.objective),
             seed=self.recipe.seed,
             epochs=int(curve[-1]["epoch"]),
-            images=_info(inputs.images),
-            bank=None if inputs.bank is None else _info(inputs.bank),
+            images=info_of(inputs.images),
+            bank=None if inputs.bank is None else info_of(inputs.bank),
             curve=tuple(curve),
             versions={**versions(), **checkout()},
             started=started,
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         card = trained.write(self.folder, encoder, card, classifier)
-        try:
+        with explained(f"cannot write to {self.folder}", GOES_ON, OSError):
             write_whole(self.folder / "training.html", page(card).encode())
-        except OSError as error:
-            raise unwritable(self.folder, error) from error
 
     def close(self) -> None:
         """Close what is open."""
@@ -296,24 +295,12 @@ class TrainingFolder:
             self.writer.close()
 
 
-def unwritable(folder: Path, error: OSError) -> HoldfastError:
-    """Return what to say when nothing more can be written."""
-    return HoldfastError(
-        f"cannot write to {folder}: {error.strerror or error}; free some space and run the same command again, which goes "
-        "on from the last checkpoint"
-    )
-
-
-def _info(images: Images) -> ImagesInfo:
-    skipped = tuple(f"{name}: {reason}" for name, reason in images.skipped.items())
-    return ImagesInfo(name=images.name, fingerprint=images.fingerprint, count=len(images), skipped=skipped)
-
-
 PLACE = (
     *("images", "bank", "moco", "transform", "limit", "subset", "size", "channels", "device", "keep_epochs", "budget"),
     "out",
 )
 """What a file may say beside the recipe; arguments of the same names win."""
+GOES_ON = "free some space and run the same command again, which goes on from the last checkpoint"
 FABRIC_PRECISION: dict[str, Any] = {
     "float32": "32-true",
     "bfloat16": "bf16-mixed",
@@ -473,11 +460,9 @@ def read_recipe(
 
 def fabric_of(device: str, precision: str) -> Fabric:
     """Return what places the work: here, or in the processes that torchrun has started."""
-    try:
+    with explained("training needs Lightning Fabric", "pip install 'holdfast-encoders[train]'", ImportError):
         from lightning_fabric import Fabric
         from lightning_fabric.strategies.ddp import DDPStrategy
-    except ImportError:
-        raise HoldfastError("training needs Lightning Fabric; pip install 'holdfast-encoders[train]'") from None
     RunSettings(device=device)  # refuses what torch does not see
     kind, processes = torch.device(device), int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", processes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, prod
+from math import inf, prod
 from numbers import Real
 from typing import ClassVar, final
 
@@ -35,21 +35,12 @@ class Ball(TextSettings):
     """True if the steepest step changes few pixels, so that pixels at the edge of the range are left out."""
 
     def __post_init__(self) -> None:
+        what, least = f"the radius of a {self.name} ball", f"at least {SMALLEST:.2g} (the smallest positive float32)"
         if isinstance(self.radius, bool) or not isinstance(self.radius, Real):
-            raise OutOfRange(
-                f"the radius of a {self.name} ball",
-                self.radius,
-                "a number such as 8 / 255",
-                fix=f"Ball.read('{self.name}:8/255') takes text",
-            )
-        if not (isfinite(self.radius) and self.radius > 0):
-            raise OutOfRange(f"the radius of a {self.name} ball", self.radius, "positive and finite")
-        if self.radius < SMALLEST:
-            raise OutOfRange(
-                f"the radius of a {self.name} ball",
-                self.radius,
-                f"at least {SMALLEST:.2g} (the smallest positive float32)",
-            )
+            fix = f"Ball.read('{self.name}:8/255') takes text"
+            raise OutOfRange(what, self.radius, "a number such as 8 / 255", fix)
+        if not SMALLEST <= self.radius < inf:
+            raise OutOfRange(what, self.radius, least if 0 < self.radius < 1 else "positive and finite")
         object.__setattr__(self, "radius", float(self.radius))  # one text, whichever kind of number it was
 
     @classmethod

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -26,27 +27,34 @@ def check_dense(values: object, name: str) -> None:
         holdfast.core.errors.OutOfRange: pixels must be real numbers, got a tensor on device meta, which holds none. ...
     """
     if not isinstance(values, Tensor):
+        got, expected, fix = type(values).__name__, "a tensor", "torch.as_tensor makes one of an array"
+    elif values.layout is not torch.strided:
+        got, expected, fix = f"the layout {str(values.layout)[6:]}", "a dense tensor", "its to_dense() makes one"
+    elif values.is_meta:
+        got, expected, fix = "a tensor on device meta, which holds none", "real numbers", "make it on cpu or cuda"
+    elif values.is_quantized:
+        got, expected, fix = str(values.dtype), "real numbers", "its dequantize() makes floats"
+    elif values.is_complex():
+        got, expected, fix = str(values.dtype), "real numbers", "take its abs(), its real or its imag part"
+    else:
+        return
+    raise OutOfRange(name, Described(got), expected, fix)
+
+
+def as_tensor(values: object, name: str, row: str) -> Tensor:
+    """Return an array of numbers, one of whose rows is called ``row``, as a dense tensor.
+
+    Raises:
+        OutOfRange: It is none.
+    """
+    try:
+        tensor = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    except (TypeError, ValueError, RuntimeError) as error:
         raise OutOfRange(
-            name, Described(type(values).__name__), "a tensor", fix="torch.as_tensor makes one of an array"
-        )
-    if values.layout is not torch.strided:
-        raise OutOfRange(
-            name,
-            Described(f"the layout {str(values.layout)[6:]}"),
-            "a dense tensor",
-            fix="its to_dense() makes one",
-        )
-    if values.is_meta:
-        raise OutOfRange(
-            name,
-            Described("a tensor on device meta, which holds none"),
-            "real numbers",
-            fix="make it on cpu or cuda",
-        )
-    if values.is_quantized:
-        raise OutOfRange(name, values.dtype, "real numbers", fix="its dequantize() makes floats")
-    if values.is_complex():
-        raise OutOfRange(name, values.dtype, "real numbers", fix="take its abs(), its real or its imag part")
+            name, Described(f"what is none ({error})"), f"an array of numbers, one row per {row}"
+        ) from error
+    check_dense(tensor, name)
+    return tensor
 
 
 def check_labels(labels: object, name: str) -> None:
@@ -124,12 +132,9 @@ def check_codes(codes: Any, name: str, count: int) -> None:
     """
     if not isinstance(codes, Tensor) or codes.ndim != 2 or len(codes) != count or not codes.shape[1]:
         several = isinstance(codes, Mapping | list | tuple)
-        raise OutOfRange(
-            f"what {name} returns",
-            Described(_described(codes)),
-            f"one vector per image, shape ({count}, d)",
-            fix="return one of them" if several else "pool or flatten inside the module",
-        )
+        got, expected = Described(_described(codes)), f"one vector per image, shape ({count}, d)"
+        fix = "return one of them" if several else "pool or flatten inside the module"
+        raise OutOfRange(f"what {name} returns", got, expected, fix)
     if not codes.is_floating_point():
         raise OutOfRange(f"what {name} returns", codes.dtype, "floating-point embeddings", fix="convert them inside")
 

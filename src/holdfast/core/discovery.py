@@ -19,7 +19,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, explained
 
 T = TypeVar("T")
 
@@ -69,13 +69,9 @@ def loaded(point: EntryPoint) -> Any:
     Raises:
         HoldfastError: it cannot be loaded.
     """
-    try:
+    problem = f"{point.name!r}, which an installed package adds to {point.group}, does not load"
+    with explained(problem, f"repair or uninstall the package that names {point.value!r}"):
         return point.load()
-    except Exception as error:
-        raise HoldfastError(
-            f"{point.name!r}, which an installed package adds to {point.group}, does not load ({error}); repair or "
-            f"uninstall the package that names {point.value!r}"
-        ) from error
 
 
 @cache

@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.encoder import Codes
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
-from holdfast.core.settings import Searching, TextSettings, check_not_negative, read
+from holdfast.core.errors import HoldfastError, check_known
+from holdfast.core.settings import Searching, TextSettings, read
 
 
 @dataclass(frozen=True)
@@ -146,9 +146,7 @@ class Whitened(Divergence):
     """Variance added to every direction, as a fraction of the mean variance."""
     name = "whitened"
     learns = True
-
-    def __post_init__(self) -> None:
-        check_not_negative(self, "floor")
+    allowed = ("floor in [0, inf)",)
 
     def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
         raise HoldfastError("the whitened divergence must first be fitted: Whitened().fit(clean embeddings)")
@@ -281,17 +279,16 @@ class Tokens(Divergence):
     statistic: str = "mean"
     """`mean` over tokens, or the `worst` token."""
     name = "tokens"
+    allowed = ("count in [1, inf)",)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.divergence.learns or not self.divergence.smooth or isinstance(self.divergence, Tokens):
             raise HoldfastError(
                 f"tokens: {self.divergence.name} is not taken token by token; use one that is smooth and learns nothing, "
                 "such as cosine or l2"
             )
-        if self.count < 1:
-            raise OutOfRange("tokens: count", self.count, "at least 1")
-        if self.statistic not in ("mean", "worst"):
-            raise UnknownName("tokens: statistic", self.statistic, ["mean", "worst"])
+        check_known("tokens: statistic", self.statistic, ["mean", "worst"])
 
     def of_tokens(self, count: int) -> Divergence:
         return replace(self, count=count) if self.count == 1 else self
@@ -319,19 +316,7 @@ class Tokens(Divergence):
         return codes.unflatten(-1, (self.count, -1))
 
 
-DIVERGENCES: dict[str, type[Divergence]] = {
-    kind.name: kind
-    for kind in (
-        L2Distance,
-        L1Distance,
-        LinfDistance,
-        Cosine,
-        UnitL2,
-        Whitened,
-        Rank,
-        SoftmaxKL,
-        GaussianKL,
-        Wasserstein,
-        Tokens,
-    )
-}
+_ALL: tuple[type[Divergence], ...] = (
+    *(L2Distance, L1Distance, LinfDistance, Cosine, UnitL2, Whitened, Rank, SoftmaxKL, GaussianKL, Wasserstein, Tokens),
+)
+DIVERGENCES: dict[str, type[Divergence]] = {kind.name: kind for kind in _ALL}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from holdfast.core.checks import check_codes, check_dense, check_module, mixes_precisions
 from holdfast.core.copies import copied
-from holdfast.core.errors import Conflict, Described, HoldfastError, HoldfastWarning, OutOfRange
+from holdfast.core.errors import Conflict, Described, HoldfastError, OutOfRange, explained, warn
 from holdfast.core.fingerprint import fingerprint
 from holdfast.core.geometry import Geometry, Preprocessing, are_sizes, sizes
 from holdfast.core.text_tower import TextTower
@@ -59,13 +58,10 @@ class Domain:
             HoldfastError: Shape, type or range does not fit.
         """
         check_dense(pixels, of)
-        if tuple(pixels.shape[1:]) != self.shape:
-            raise OutOfRange(
-                of,
-                tuple(pixels.shape),
-                f"of shape (batch, {', '.join(map(str, self.shape))})",
-                fix=self._advice(tuple(pixels.shape)),
-            )
+        shape = tuple(pixels.shape)
+        if shape[1:] != self.shape:
+            expected = f"of shape (batch, {', '.join(map(str, self.shape))})"
+            raise OutOfRange(of, shape, expected, fix=self._advice(shape))
         if not pixels.is_floating_point():
             raise OutOfRange(of, pixels.dtype, f"floating point in [{self.low}, {self.high}]", fix="divide by 255")
         if pixels.numel() == 0:
@@ -74,12 +70,9 @@ class Domain:
         # The ends as this precision has them; a NaN fails both comparisons, and aminmax propagates it.
         least, most = torch.tensor([self.low, self.high], dtype=pixels.dtype).tolist()
         if not (least <= low and high <= most and max(-low, high) < inf):
-            raise OutOfRange(
-                of,
-                Described(f"values from {low:g} to {high:g}"),
-                f"finite and lie in [{self.low:g}, {self.high:g}]",
-                fix="pass raw pixels (divide by 255, do not normalise: the encoder does that itself)",
-            )
+            got, expected = Described(f"values from {low:g} to {high:g}"), f"lie in [{self.low:g}, {self.high:g}]"
+            fix = "pass raw pixels (divide by 255, do not normalise: the encoder does that itself)"
+            raise OutOfRange(of, got, f"finite and {expected}", fix)
 
     def _advice(self, shape: tuple[int, ...]) -> str:
         """Return how pixels of another ``shape`` become inputs."""
@@ -227,15 +220,9 @@ class Encoder:
         if module.training and any(
             "Norm" in type(part).__name__ or "Dropout" in type(part).__name__ for part in module.modules()
         ):
-            warnings.warn(
-                f"{name} was in training mode; a copy in eval mode is measured",
-                HoldfastWarning,
-                stacklevel=2,
-            )
-        try:
+            warn(f"{name} was in training mode; a copy in eval mode is measured")
+        with explained(f"{name} cannot be copied", "detach its tensors or rebuild it first"):
             module = copied(module)
-        except Exception as error:
-            raise HoldfastError(f"{name} cannot be copied ({error}); detach its tensors or rebuild it first") from error
         if mean is not None and std is not None:
             module = Normalised(module, mean, std, len(domain.shape))
         self.module = module.eval()
@@ -245,7 +232,7 @@ class Encoder:
         if caution is None:
             caution = _unstated(module, name, domain) if source == MADE_IN_PYTHON else ""
             if caution:
-                warnings.warn(caution, HoldfastWarning, stacklevel=2)
+                warn(caution)
         self.pooling, self.caution, self.texts = pooling, caution, texts
         # As text, because numbers would change with the precision that the weights are moved to.
         self.normalisation = _normalisation(module) or ("not stated" if caution else "none")

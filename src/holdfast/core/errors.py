@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Integral
+from pathlib import Path
 from typing import ClassVar, cast
 
 LONGEST = 240
@@ -190,8 +193,20 @@ class UnknownName(_Fault):
         return did_you_mean(str(self.got), cast(list[str], self.expected), names, most)
 
 
+def check_known(argument: str, names: str | Iterable[str], known: Collection[str]) -> None:
+    """Raise an ``UnknownName`` unless a name, or each of several, is among the ``known`` ones."""
+    for name in [names] if isinstance(names, str) else names:
+        if name not in known:
+            raise UnknownName(argument, name, known)
+
+
 class HoldfastWarning(UserWarning):
     """Something that a reader of the numbers should know, although they are right."""
+
+
+def warn(sentence: str, level: int = 1) -> None:
+    """Warn the caller of the function that calls this one, or one ``level`` farther out."""
+    warnings.warn(sentence, HoldfastWarning, stacklevel=level + 2)
 
 
 def shortened(text: str, most: int = LONGEST_VALUE) -> str:
@@ -242,6 +257,52 @@ def did_you_mean(name: str, known: list[str], count: int = SHOWN_NAMES, most: in
     if len(names) > count + 1:
         names = [*close, *(each for each in names if each not in close)]
     return f"{hint}Known: {listed(names, count, most) or 'none'}."
+
+
+def first_line(error: BaseException) -> str:
+    """Reason that the system gives, or the first sentence of an error, or its type if it has no text.
+
+    Example:
+        >>> first_line(ValueError("it broke. If you see this, write to us.\\nmore"))
+        'it broke'
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    lines = str(error).strip().splitlines()
+    return lines[0].partition(". ")[0].rstrip(" .:") if lines else type(error).__name__
+
+
+@contextmanager
+def explained(problem: str, fix: str | Callable[[Exception], str], *kinds: type[Exception]) -> Iterator[None]:
+    """Raise what a library or the system raises as ``problem (its first line); fix``; errors of ours pass.
+
+    Args:
+        fix: What to do, or a function of the error that says it.
+        kinds: Errors to explain (default: all, for libraries that raise anything at all).
+
+    Example:
+        >>> with explained("cannot read a.npy", "write it again"):
+        ...     raise KeyError("no header")
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: cannot read a.npy ('no header'); write it again
+    """
+    caught = kinds or (Exception,)
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except caught as error:
+        advice = fix if isinstance(fix, str) else fix(error)
+        raise HoldfastError(f"{problem} ({first_line(error)}); {advice}") from error
+
+
+@contextmanager
+def readable(name: str, fix: str, *kinds: type[Exception], because: str = "") -> Iterator[None]:
+    """Raise errors of these ``kinds`` as an ``Unreadable``, by default with their own reason."""
+    try:
+        yield
+    except kinds as error:
+        raise Unreadable(name, because or error, fix=fix) from error
 
 
 def check_not_blank(name: str, value: object) -> None:
@@ -316,15 +377,16 @@ def check_not_empty(setting: str, value: object, default: object) -> None:
         raise HoldfastError(f"{setting} needs at least one entry, got none; leave it out for its default")
 
 
-def check_whole(value: object, name: str) -> None:
-    """Check that ``value`` is a whole number.
+def check_whole(value: object, name: str, least: int | None = None) -> None:
+    """Check that ``value`` is a whole number, of ``least`` or more.
 
     Args:
         value: Object to check.
         name: Name of the object in errors.
+        least: Smallest value; None for any.
 
     Raises:
-        OutOfRange: It is no whole number.
+        OutOfRange: It is no whole number, or too small.
 
     Example:
         >>> check_whole(0.5, "seed")
@@ -333,3 +395,17 @@ def check_whole(value: object, name: str) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise OutOfRange(name, value, "a whole number")
+    if least is not None and cast(int, value) < least:
+        raise OutOfRange(name, value, f"at least {least}")
+
+
+def existing(name: str) -> Path:
+    """Return the path of a file that exists and is not empty."""
+    path = Path(name).expanduser()
+    if not path.exists():
+        raise HoldfastError(f"there is no file {name!r}; check the path (relative to {Path.cwd()})")
+    if not path.is_file():
+        raise HoldfastError(f"{name!r} is a folder, expected a file")
+    if path.stat().st_size == 0:
+        raise HoldfastError(f"{name!r} is empty (0 bytes); copy or download it again")
+    return path

@@ -69,7 +69,7 @@ def named_by(functions: Iterable[Any], kind: type | None = None) -> Iterator[Any
             if not inner:
                 yield value
         for name in _names(function.__code__):
-            for value in (*_in_class(kind, name), *_in_file(function, name)):
+            for value in (*(methods(kind, name) if kind else ()), *_in_file(function, name)):
                 if _is_plain(value) or isinstance(value, nn.Module):
                     yield value
                 waiting += _unwrapped(value)
@@ -80,10 +80,6 @@ def methods(kind: type, name: str) -> Iterator[Any]:
     for base in kind.__mro__:
         if base is not object and not base.__module__.startswith("torch.") and name in vars(base):
             yield vars(base)[name]
-
-
-def _in_class(kind: type | None, name: str) -> Iterator[Any]:
-    return methods(kind, name) if kind else iter(())
 
 
 def _enclosed(function: FunctionType) -> Iterator[Any]:
@@ -332,8 +328,4 @@ def _object(value: Any, above: frozenset[int]) -> Iterator[str]:
     elif " at 0x" not in (text := repr(value)):
         yield text
     else:
-        yield _unlike(value)
-
-
-def _unlike(value: Any) -> str:
-    return f"{type(value).__qualname__} {id(value)} {next(_UNLIKE)}"
+        yield f"{type(value).__qualname__} {id(value)} {next(_UNLIKE)}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from jaxtyping import Shaped, UInt8
 
-from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.core.errors import HoldfastError, check_known
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -77,9 +77,7 @@ class Geometry(Preprocessing):
             )
         if len(resize) == 2 and (resize[0] < self.crop[0] or resize[1] < self.crop[1]):
             raise HoldfastError(f"geometry cannot crop {self.crop} from a picture squashed to {resize}; crop less")
-        if self.interpolation not in get_args(Interpolation):
-            known = ", ".join(get_args(Interpolation))
-            raise UnknownName("interpolation", self.interpolation, known.split(", "))
+        check_known("interpolation", self.interpolation, get_args(Interpolation))
 
     def __call__(self, image: Image.Image) -> UInt8[np.ndarray, "rows columns c"]:
         return np.asarray(self.fit(image)).reshape(*self.crop, -1)

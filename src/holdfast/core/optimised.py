@@ -228,7 +228,8 @@ def _pairs(module: nn.Module, watch: Watching) -> list[tuple[str, str]]:
         if owners[weight] != 1 or owners[mean] != 1:
             continue
         (convolution, its_part), (norm, norm_part) = parts[weight], parts[mean]
-        if _is_convolution(its_part) and _is_norm(norm_part):
+        convolves = isinstance(its_part, nn.Conv1d | nn.Conv2d | nn.Conv3d) and not _hooked(its_part)
+        if convolves and _is_norm(norm_part):
             pairs.append((convolution, norm))
     return pairs
 
@@ -244,10 +245,6 @@ def watched(module: nn.Module, pixels: Pixels) -> Watching:
 def _values(part: nn.Module) -> list[Tensor]:
     tensors = (*part._parameters.values(), *part._buffers.values())
     return [value for value in tensors if value is not None]
-
-
-def _is_convolution(part: nn.Module) -> bool:
-    return isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d) and not _hooked(part)
 
 
 def _is_norm(part: nn.Module) -> bool:

@@ -15,13 +15,7 @@ from holdfast.core.errors import UnknownName, check_no_blanks
 
 P = ParamSpec("P")
 T = TypeVar("T")
-INPUT, MEASURED, OUTPUT, COMPUTE, ADVANCED = PANELS = (
-    "Input",
-    "What to measure",
-    "Output",
-    "Compute",
-    "Advanced",
-)
+INPUT, MEASURED, OUTPUT, COMPUTE, ADVANCED = PANELS = ("Input", "What to measure", "Output", "Compute", "Advanced")
 """Panels of ``--help``, in their order."""
 Workers = int | Literal["auto"] | None
 """Number of worker processes; ``auto``: as many as speed the run up; None or 1: this process only."""

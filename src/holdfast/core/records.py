@@ -5,10 +5,11 @@ Numbers never come alone: a ``Series`` has a unit and a bound type, an ``Estimat
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from enum import StrEnum
 from importlib import import_module
 from math import isfinite, isnan, nan
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema, model_validator
 
@@ -17,6 +18,23 @@ from holdfast.core.errors import BudgetSpentError, HoldfastError
 SCHEMA_VERSION = 1
 WarningKind = Literal["", "collapsed", "duplicates"]
 """Causes that other code acts on: all images have one embedding; some are exact copies of others."""
+
+
+Shared = TypeVar("Shared", bound=Hashable)
+Item = TypeVar("Item")
+
+
+def grouped(pairs: Iterable[tuple[Shared, Item]]) -> dict[Shared, list[Item]]:
+    """Return what pairs of a key and an item have under each key, in their order.
+
+    Example:
+        >>> grouped([("a", 1), ("b", 2), ("a", 3)])
+        {'a': [1, 3], 'b': [2]}
+    """
+    groups: dict[Shared, list[Item]] = {}
+    for key, item in pairs:
+        groups.setdefault(key, []).append(item)
+    return groups
 
 
 def _encode(value: float) -> float | str | None:

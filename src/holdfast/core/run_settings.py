@@ -5,7 +5,6 @@ Full float32 precision on GPUs is switched on here.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange, UnknownName, check_whole, out_of_memory
+from holdfast.core.errors import (
+    HoldfastError,
+    UnknownName,
+    check_known,
+    check_whole,
+    explained,
+    out_of_memory,
+    warn,
+)
 from holdfast.core.noise import Noise
 
 
@@ -73,13 +80,10 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         check_whole(self.seed, "seed")
-        check_whole(self.batch_size, "batch_size")
+        check_whole(self.batch_size, "batch_size", 1)
         if self.attack_seed is not None:
             check_whole(self.attack_seed, "attack_seed")
-        if self.precision not in PRECISIONS:
-            raise UnknownName("precision", self.precision, PRECISIONS)
-        if self.batch_size < 1:
-            raise OutOfRange("batch_size", self.batch_size, "at least 1")
+        check_known("precision", self.precision, PRECISIONS)
         kind, _ = _kind(self.device), _kind(self.computes_on)
         if kind == "cuda" and not torch.cuda.is_available():
             raise HoldfastError(f"device {self.device!r} was asked for but torch sees no GPU; use --device cpu")
@@ -87,11 +91,8 @@ class RunSettings:
             known = ", ".join(f"cuda:{index}" for index in range(torch.cuda.device_count()))
             raise HoldfastError(f"device {self.device!r} was asked for but torch sees {known} alone; name one of these")
         if kind not in ("cpu", "cuda"):
-            try:
+            with explained(f"device {self.device!r} cannot be used", "use --device cpu"):
                 torch.zeros(1, device=self.device).tolist()
-            except Exception as error:  # each of torch's devices says in its own way that it is not there
-                reason = str(error).partition("\n")[0]
-                raise HoldfastError(f"device {self.device!r} cannot be used ({reason}); use --device cpu") from error
 
     @property
     def computes_on(self) -> str:
@@ -127,11 +128,9 @@ class RunSettings:
             parts.append(part)
             if fits < size:
                 size = fits
-                warnings.warn(
+                warn(
                     f"{name or 'a batch'} does not fit into memory whole: {size} samples at a time from here on, which "
-                    f"changes no result; --batch-size {size} says so from the beginning",
-                    HoldfastWarning,
-                    stacklevel=2,
+                    f"changes no result; --batch-size {size} says so from the beginning"
                 )
                 if name:
                     self.fitting[name] = size

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from fractions import Fraction
 from math import inf, nan
+from operator import le, lt
 from types import NoneType, UnionType
 from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
+from holdfast.core.errors import HoldfastError, OutOfRange, check_known, explained
 
 T = TypeVar("T")
 REPEAT = "; commas do not separate values: where several are taken, repeat the flag, or give a list in TOML and Python"
@@ -31,10 +32,17 @@ class Searching:
 class TextSettings(ABC):
     """Settings object with a text form; a field of this type accepts the text as well."""
 
+    allowed: ClassVar[tuple[str, ...]] = ()
+    """Settings with the interval in which each one lies, as in ``("share in [0, 1)",)``."""
+
     @classmethod
     @abstractmethod
     def read(cls, text: str) -> TextSettings:
         """Return the object of this kind that ``text`` spells."""
+
+    def __post_init__(self) -> None:
+        for each in self.allowed:
+            _check_interval(self, *each.split(" in "))
 
     def __str__(self) -> str:
         return to_text(self)
@@ -72,8 +80,7 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
         holdfast.core.errors.UnknownName: ball: unknown name 'l3'. Did you mean 'l2'? Known: l1, l2, linf.
     """
     name, _, rest = text.partition(":")
-    if name not in kinds:
-        raise UnknownName(what, name, kinds)
+    check_known(what, name, kinds)
     kind = kinds[name]
     known = fields_of(kind)
     required = [field.name for field in known.values() if field.default is MISSING]
@@ -86,8 +93,7 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
                     f"{what} {name!r}: {part!r} needs the form setting=value; {name} takes {list(known)}{REPEAT}"
                 )
             key, value = required[position], part
-        if key not in known:
-            raise UnknownName(f"settings of {what} {name!r}", key, known)
+        check_known(f"settings of {what} {name!r}", key, known)
         if key in values:
             raise HoldfastError(f"{what} {name!r}: setting {key!r} is given twice; keep one")
         values[key] = convert(value, types_of(kind)[key], f"{what} {name!r}, setting {key!r}")
@@ -153,13 +159,9 @@ def fields_of(kind: type[Any]) -> dict[str, Field[Any]]:
 
 def types_of(kind: type[Any]) -> dict[str, Any]:
     """Types of the fields of a dataclass, by name, with annotations evaluated."""
-    try:
+    fix = f"import it at the top of {kind.__module__}, not under TYPE_CHECKING"
+    with explained(f"the settings of {kind.__name__} have a type that is not known", fix, NameError):
         hints = get_type_hints(kind)
-    except NameError as error:
-        raise HoldfastError(
-            f"the settings of {kind.__name__} have a type that is not known ({error}); import it at the top of "
-            f"{kind.__module__}, not under TYPE_CHECKING"
-        ) from error
     return {field.name: hints[field.name] for field in fields(kind)}
 
 
@@ -277,6 +279,13 @@ def check_not_negative(thing: Any, *settings: str) -> None:
         HoldfastError: A setting is below 0 or infinite.
     """
     _require(thing, settings, lambda value: 0 <= value < inf, "0 or more")
+
+
+def _check_interval(thing: Any, setting: str, interval: str) -> None:
+    """Raise if a setting lies outside an interval, such as "(0, 1]", or is NaN; None is skipped."""
+    low, high = map(float, interval[1:-1].split(","))
+    above, below = (le if interval[0] == "[" else lt), (le if interval[-1] == "]" else lt)
+    _require(thing, [setting], lambda value: above(low, value) and below(value, high), f"in {interval}")
 
 
 def check_fraction(thing: Any, *settings: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import Described, HoldfastError, OutOfRange, UnknownName
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, check_known, existing, explained, first_line
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, as_labels, check_settings
 from holdfast.data.reading.array_source import load_array
@@ -47,13 +47,9 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     Raises:
         HoldfastError: The file is missing, damaged or does not fit the encoder.
     """
-    path = Path(name).expanduser()
-    if not path.is_file():
-        raise HoldfastError(f"no file {name!r}; check the path")
+    path = existing(name)
     if path.suffix.lower() not in SUFFIXES:
         raise HoldfastError(f"an array file ends in {', '.join(SUFFIXES)}, got {name!r}")
-    if path.stat().st_size == 0:
-        raise HoldfastError(f"{name} is empty (zero bytes); write it again")
     arrays = SUFFIXES[path.suffix.lower()](path, settings)
     check_type(str(arrays["images"].dtype), arrays["images"].shape, name)
     stored = as_rows(arrays["images"])
@@ -65,19 +61,37 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
 
 def _npy(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
     check_settings(settings, [], ".npy")
-    array = read_numpy(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
-    if not isinstance(array, np.ndarray):
-        raise HoldfastError(f"{path} is an archive of arrays; give it the ending .npz")
-    return {"images": array}
+    return {"images": mapped(path)}
 
 
 def _npz(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
+    with archive(path) as file:
+        names = _pick(path, list(file.keys()), settings)
+        return {part: member(path, file, key) for part, key in names.items()}
+
+
+def mapped(path: Path) -> np.ndarray:
+    """Return the array of a ``.npy`` file, mapped from disk.
+
+    Raises:
+        HoldfastError: The file is damaged, or an archive.
+    """
+    array = read_numpy(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
+    if not isinstance(array, np.ndarray):
+        raise HoldfastError(f"{path} is an archive of arrays; give it the ending .npz")
+    return array
+
+
+def archive(path: Path) -> np.lib.npyio.NpzFile:
+    """Return the opened archive of a ``.npz`` file.
+
+    Raises:
+        HoldfastError: The file is damaged, or one array.
+    """
     file = read_numpy(path, lambda: np.load(path, allow_pickle=False))
     if not isinstance(file, np.lib.npyio.NpzFile):
         raise HoldfastError(f"{path} is one array, not an archive; give it the ending .npy")
-    with file:
-        names = _pick(path, list(file.keys()), settings)
-        return {part: member(path, file, key) for part, key in names.items()}
+    return file
 
 
 def member(path: Path, file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
@@ -102,11 +116,9 @@ def member(path: Path, file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
 def _safetensors(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
     from safetensors import SafetensorError, safe_open
 
-    try:
-        with safe_open(path, framework="np") as file:  # checks the whole header
-            names = _pick(path, list(file.keys()), settings)
-    except SafetensorError as error:
-        raise HoldfastError(f"{path} is truncated or not a safetensors file ({error}); write it again") from error
+    problem = f"{path} is truncated or not a safetensors file"
+    with explained(problem, "write it again", SafetensorError), safe_open(path, framework="np") as file:
+        names = _pick(path, list(file.keys()), settings)  # opening checked the whole header
     with path.open("rb") as raw:
         length = int.from_bytes(raw.read(8), "little")
         header = json.loads(raw.read(length))
@@ -143,24 +155,27 @@ def read_numpy(path: Path, read: Callable[[], Any]) -> Any:
                 f"{path} is not a numpy file or holds pickled Python objects, which could run code when read; save "
                 "plain numbers instead (numpy.save of a uint8 or float array)"
             ) from error
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        reason = first_line(error)[:200]
         raise HoldfastError(f"{path} is truncated or not a numpy file ({reason}); write it again") from error
 
 
 def _pick(path: Path, keys: list[str], settings: Mapping[str, str]) -> dict[str, str]:
     """Return under which of ``keys`` the images, and the labels if there are any, are found."""
     check_settings(settings, ["images", "labels"], path.suffix)
-    for key in settings.values():
-        if key not in keys:
-            raise UnknownName(f"arrays of {path}", key, keys)
+    check_known(f"arrays of {path}", settings.values(), keys)
     known = {"images": IMAGES, "labels": LABELS}
     keys_of_parts = {part: next((key for key in names if key in keys), None) for part, names in known.items()}
     if not (settings.get("images") or keys_of_parts["images"]):
-        raise HoldfastError(
-            f"{path} has no array named {', '.join(IMAGES)}; say which one holds the images, as in "
-            f"{path.name}?images={keys[0] if keys else 'NAME'} (it holds: {', '.join(keys) or 'nothing'})"
-        )
+        raise unnamed(path, IMAGES, keys, "images", "images")
     return {part: key for part, key in {**keys_of_parts, **settings}.items() if key}
+
+
+def unnamed(path: Path, usual: Sequence[str], keys: Sequence[str], what: str, setting: str) -> HoldfastError:
+    """Return the error of a file none of whose arrays has a usual name."""
+    return HoldfastError(
+        f"{path.name} has no array named {', '.join(usual)}; say which one holds the {what}, as in "
+        f"{path.name}?{setting}={keys[0] if keys else 'NAME'} (it holds: {', '.join(keys) or 'nothing'})"
+    )
 
 
 @final

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import heapq
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +19,11 @@ from holdfast.core.encoder import Domain
 from holdfast.core.errors import (
     Described,
     HoldfastError,
-    HoldfastWarning,
     OutOfRange,
-    Unreadable,
     check_whole,
     did_you_mean,
+    readable,
+    warn,
 )
 from holdfast.core.files import hashed
 from holdfast.core.geometry import Geometry, Preprocessing
@@ -53,9 +52,7 @@ class Selection:
     def __post_init__(self) -> None:
         check_whole(self.seed, "seed")
         if self.limit is not None:
-            check_whole(self.limit, "limit")
-        if self.limit is not None and self.limit < 1:
-            raise OutOfRange("limit", self.limit, "at least 1 image")
+            check_whole(self.limit, "limit", 1)
         if not 0 <= self.max_unreadable <= 1:
             raise HoldfastError(f"max_unreadable is a share between 0 and 1, got {self.max_unreadable}")
 
@@ -123,7 +120,7 @@ def as_labels(values: Any, count: int, named: bool, where: str, classes: int = 0
         problem = f"{where} are missing for {missing} of {count} images"
     if named:
         raise HoldfastError(f"{problem}; leave labels out of the reference to do without")
-    warnings.warn(f"{problem}; they are ignored", HoldfastWarning, stacklevel=2)
+    warn(f"{problem}; they are ignored")
     return None
 
 
@@ -135,8 +132,7 @@ def evenly(images: Images, count: int, seed: int) -> list[int]:
     """
     if images.labels is None:
         raise HoldfastError(f"balanced: {images.name} has no labels to balance. Name them, as in ?labels=folders.")
-    if count < 1:
-        raise OutOfRange("balanced", count, "at least 1 image per class")
+    check_whole(count, "balanced", 1)
     labels = torch.as_tensor(images.labels)
     rows: list[int] = []
     for label in labels.unique().tolist():
@@ -172,10 +168,8 @@ def groups_of(ids: Sequence[str], grouping: str) -> tuple[str, ...]:
         if without := [name for name in ids if mark not in (name.rpartition("/")[2] if mark == "_" else name)]:
             raise HoldfastError(f"groups={grouping} needs {mark!r} in every name, and {without[0]!r} has none")
         return tuple(name.rpartition(mark)[0] for name in ids)
-    try:
+    with readable(f"groups {grouping!r}", f"use {FORMS}", OSError, ValueError):
         text = Path(grouping).expanduser().read_text("utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise Unreadable(f"groups {grouping!r}", error, fix=f"use {FORMS}") from error
     rows = [row for row in csv.reader(text.splitlines()) if row]
     if wrong := next((row for row in rows if len(row) != 2), None):
         raise OutOfRange(f"columns of {grouping}", Described(f"{len(wrong)}: {wrong}"), "two, id and group")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from holdfast.core.errors import UnknownName
+from holdfast.core.errors import check_known
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, check_settings
 from holdfast.data.reading.array_source import ArraySource
@@ -26,8 +26,7 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     from sklearn.datasets import load_digits
 
     check_settings(settings, [], SOURCE)
-    if name not in SETS:
-        raise UnknownName("built-in images", name, names())
+    check_known("built-in images", name, names())
     pixels, labels = load_digits(return_X_y=True)
     rows = list(SETS[name])
     stored = torch.from_numpy(pixels).float().reshape(-1, 1, 8, 8)[rows] / 16

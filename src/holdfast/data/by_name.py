@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 from holdfast.core.discovery import sources
 from holdfast.core.encoder import Domain
-from holdfast.core.errors import Conflict, HoldfastError, did_you_mean
+from holdfast.core.errors import Conflict, HoldfastError, check_given_once, did_you_mean
 from holdfast.core.geometry import Preprocessing
 from holdfast.core.images import Images
 from holdfast.core.settings import convert
@@ -90,10 +90,7 @@ def _settings(query: str, reference: str) -> dict[str, str]:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
     except ValueError as error:
         raise HoldfastError(f"{reference!r}: settings take the form ?key=value&key=value, got {query!r}") from error
-    keys = [key for key, _ in pairs]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise HoldfastError(f"{reference!r}: the setting {key!r} is given {keys.count(key)} times; keep one")
+    check_given_once(f"the reference {reference!r}", [key for key, _ in pairs])
     return dict(pairs)
 
 

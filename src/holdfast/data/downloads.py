@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.core.errors import Described, HoldfastError, OutOfRange, UnknownName
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, UnknownName, explained
 from holdfast.core.images import Images
 from holdfast.data.arrays import UNPACKED
 from holdfast.data.base import Selection, as_labels, check_settings
@@ -22,9 +22,7 @@ from holdfast.data.reading.array_source import load_array
 SOURCE = "torchvision"
 
 FOLDERS = {
-    "MNIST": "MNIST/raw",
-    "FashionMNIST": "FashionMNIST/raw",
-    "KMNIST": "KMNIST/raw",
+    **{name: f"{name}/raw" for name in ("MNIST", "FashionMNIST", "KMNIST")},
     "CIFAR10": "cifar-10-batches-py",
     "CIFAR100": "cifar-100-python",
 }
@@ -49,6 +47,7 @@ BATCHES: dict[str, tuple[dict[str, tuple[str, ...]], tuple[str, ...]]] = {
 
 SIDE = 32
 PIXELS = 3 * SIDE * SIDE
+AGAIN = "download it again"
 MAGIC = {"images": 0x803, "labels": 0x801}
 
 MAKE = np.empty(0).__reduce__()[0]
@@ -164,19 +163,15 @@ def _unpacked(path: Path, part: str) -> np.ndarray:
     axes = 3 if part == "images" else 1
     head = 4 * (1 + axes)
     opened = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opened(path, "rb") as file:
-            magic, *shape = np.frombuffer(file.read(head), ">u4").tolist()
-            if magic != MAGIC[part] or len(shape) != axes:
-                raise HoldfastError(f"{path} does not begin as an idx file of {part}; download it again")
-            size = math.prod(shape)
-            if size > UNPACKED:
-                raise HoldfastError(f"{path} states {' x '.join(map(str, shape))} bytes, too many to hold in memory")
-            values = file.read(size + 1)  # never all that a small archive may unpack to
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        if isinstance(error, HoldfastError):
-            raise
-        raise HoldfastError(f"{path} is missing or damaged ({error}); download it again") from error
+    kinds = (OSError, EOFError, ValueError, zlib.error)
+    with explained(f"{path} is missing or damaged", AGAIN, *kinds), opened(path, "rb") as file:
+        magic, *shape = np.frombuffer(file.read(head), ">u4").tolist()
+        if magic != MAGIC[part] or len(shape) != axes:
+            raise HoldfastError(f"{path} does not begin as an idx file of {part}; {AGAIN}")
+        size = math.prod(shape)
+        if size > UNPACKED:
+            raise HoldfastError(f"{path} states {' x '.join(map(str, shape))} bytes, too many to hold in memory")
+        values = file.read(size + 1)  # never all that a small archive may unpack to
     if len(values) != size:
         raise HoldfastError(f"{path} should hold {' x '.join(map(str, shape))} bytes and does not; download it again")
     return np.frombuffer(bytearray(values), np.uint8).reshape(shape)
@@ -192,28 +187,22 @@ class _Batch(pickle.Unpickler):
 
 
 def _pickled(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    try:
+    with explained(f"{path} is missing, damaged or no batch of CIFAR", AGAIN):
         with path.open("rb") as file:
             batch = _Batch(file, encoding="bytes").load()
         pixels = batch[b"data"]
         marks = np.stack([np.asarray(batch[key.encode()]) for key in labels], axis=1)
         sound = pixels.dtype == np.uint8 and pixels.shape == (len(marks), PIXELS) and marks.dtype.kind in "iu"
-    except Exception as error:  # a damaged pickle raises anything
-        raise HoldfastError(f"{path} is missing, damaged or no batch of CIFAR ({error}); download it again") from error
     if not sound:
         raise HoldfastError(f"{path} must hold bytes (n, {PIXELS}) and n whole labels; download it again")
     return pixels, marks
 
 
 def _binary(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    try:
+    with explained(f"{path} is missing or cannot be read", AGAIN, OSError):
         values = np.fromfile(path, np.uint8)
-    except OSError as error:
-        raise HoldfastError(f"{path} is missing or cannot be read ({error}); download it again") from error
     row = PIXELS + len(labels)
     if not len(values) or len(values) % row:
-        raise OutOfRange(
-            str(path), Described(f"{len(values)} bytes"), f"records of {row} bytes", fix="download it again"
-        )
+        raise OutOfRange(str(path), Described(f"{len(values)} bytes"), f"records of {row} bytes", fix=AGAIN)
     records = values.reshape(-1, row)
     return records[:, len(labels) :], records[:, : len(labels)]

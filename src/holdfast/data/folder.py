@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, OutOfRange, Unreadable
+from holdfast.core.errors import HoldfastError, OutOfRange, explained, readable
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, check_settings
-from holdfast.data.reading.label_files import SYNSET, labels_in
+from holdfast.data.reading.label_files import SYNSET, labels_in, numbered
 from holdfast.data.reading.scan import load_encoded
 from holdfast.data.reading.stores import SUFFIXES, ending, report
 
@@ -101,11 +100,11 @@ def find(root: Path, others: Counter[str] | None = None) -> list[str]:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError as error:
-        raise HoldfastError(f"cannot list folder {str(folder)!r} ({error.strerror}); check its permissions") from error
+    with (
+        explained(f"cannot list folder {str(folder)!r}", "check its permissions", OSError),
+        os.scandir(folder) as entries,
+    ):
+        return list(entries)
 
 
 def classes(paths: Sequence[str]) -> tuple[Int[Tensor, "n"], tuple[str, ...]]:
@@ -119,9 +118,8 @@ def classes(paths: Sequence[str]) -> tuple[Int[Tensor, "n"], tuple[str, ...]]:
     if None in names:
         loose = paths[names.index(None)]
         raise HoldfastError(f"labels=folders needs every image in the folder of its class, but {loose!r} is in none")
-    distinct = sorted(set(filter(None, names)))
-    numbers = {name: number for number, name in enumerate(distinct)}
-    return torch.tensor([numbers[name] for name in names if name]), tuple(map(_text, distinct))
+    labels, distinct = numbered([name for name in names if name])
+    return labels, tuple(map(_text, distinct))
 
 
 def named_synsets(root: Path, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -143,15 +141,13 @@ def named_synsets(root: Path, names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _synset_words(path: Path) -> dict[str, str]:
     """Return a distinct name for each synset of a file."""
-    try:
+    with readable(f"names of classes {path}", "repair or remove it", OSError, ValueError, AttributeError, TypeError):
         content = path.read_text("utf-8")
         rows = (
             [(synset, words.replace("_", " ")) for synset, words in json.loads(content).values()]
             if path.suffix == ".json"
             else [(line[:9], line[9:].strip()) for line in content.splitlines() if line[9:].strip()]
         )
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise Unreadable(f"names of classes {path}", error, fix="repair or remove it") from error
     first, whole = (Counter(words) for words in ([w.partition(",")[0] for _, w in rows], [w for _, w in rows]))
     named = dict[str, str]()
     for synset, words in rows:

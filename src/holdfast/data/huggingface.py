@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from importlib import import_module
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, HoldfastWarning, UnknownName
+from holdfast.core.errors import HoldfastError, UnknownName, check_known, explained, warn
 from holdfast.core.images import Images
 from holdfast.core.settings import convert
 from holdfast.data.arrays import check_type
@@ -49,10 +48,8 @@ def first_rows(name: str, settings: Mapping[str, str], selection: Selection, sta
             f"{name} is to be streamed, so say how many of its first images to fetch, as in --limit 1000 or "
             "?streaming=true&take=50000"
         )
-    warnings.warn(
-        f"{name} is streamed: its first {count:,} images stand for all of it, though datasets may be sorted by class",
-        HoldfastWarning,
-        stacklevel=4,
+    warn(
+        f"{name} is streamed: its first {count:,} images stand for all of it, though datasets may be sorted by class", 3
     )
     parts = [name, count, *(settings.get(key) for key in CHOOSING)]
     if Path(name).expanduser().is_dir():
@@ -206,42 +203,31 @@ def _streamed(name: str, settings: Mapping[str, str], selection: Selection) -> A
         return stream.select_columns([key for key in (column, label) if key in stream.features])
 
     _datasets()
-    try:
+    with explained(f"cannot load the dataset {name!r}", _advice):
         return first_rows(name, settings, selection, start)
-    except HoldfastError:
-        raise
-    except Exception as error:  # the library raises anything at all about what it streams
-        raise HoldfastError(_refused(name, error)) from error
 
 
 def _datasets() -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        raise HoldfastError("Hugging Face datasets need the extra packages; run pip install datasets") from error
-    return datasets
+    with explained("Hugging Face datasets need the extra packages", "run pip install datasets", ImportError):
+        return import_module("datasets")
 
 
 def _open(name: str, settings: Mapping[str, str], **options: Any) -> Any:
     datasets = _datasets()
     path = Path(name).expanduser()
-    try:
+    with explained(f"cannot load the dataset {name!r}", _advice):
         if saved(path):
             return datasets.load_from_disk(str(path))
         repository, _, revision = name.partition("@")
         return datasets.load_dataset(
             repository, settings.get("config"), revision=revision or None, split=settings.get("split"), **options
         )
-    except Exception as error:  # the library raises anything at all about names and files it does not understand
-        raise HoldfastError(_refused(name, error)) from error
 
 
-def _refused(name: str, error: Exception) -> str:
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    advice = "check name, revision and connection"
-    if "gated" in f"{type(error).__name__} {reason}".lower():
-        advice = "accept its terms on its page on the hub, then log in with hf auth login or set HF_TOKEN"
-    return f"cannot load the dataset {name!r} ({reason}); {advice}"
+def _advice(error: Exception) -> str:
+    if "gated" in f"{type(error).__name__} {error}".lower():
+        return "accept its terms on its page on the hub, then log in with hf auth login or set HF_TOKEN"
+    return "check name, revision and connection"
 
 
 def _split(name: str, dataset: Any, wanted: str | None) -> Any:
@@ -253,8 +239,7 @@ def _split(name: str, dataset: Any, wanted: str | None) -> Any:
         return dataset[splits[0]]
     if wanted is None:
         raise HoldfastError(f"{name} has the splits {', '.join(splits)}; choose one, as in {name}?split={splits[-1]}")
-    if wanted not in splits:
-        raise UnknownName(f"splits of {name}", wanted, splits)
+    check_known(f"splits of {name}", wanted, splits)
     return dataset[wanted]
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.core.errors import HoldfastError, UnknownName, existing
 from holdfast.core.images import Images
 from holdfast.data.arrays import as_rows, check_type
 from holdfast.data.base import Selection, as_labels, check_settings
@@ -23,9 +21,7 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     a fixed size, or tensors. ``max_pixels`` is as for files. Ids are positions.
     """
     check_settings(settings, ["image", "label", "max_pixels"], SOURCE)
-    path = Path(name).expanduser()
-    if not path.is_file():
-        raise HoldfastError(f"no file {name!r}; check the path")
+    path = existing(name)
     file = columns.opened(path)
     if not file.metadata.num_rows:
         raise HoldfastError(f"{name} holds no images")

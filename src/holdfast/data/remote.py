@@ -14,7 +14,7 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, explained
 from holdfast.core.images import Images
 from holdfast.data import arrays, folder, tars
 from holdfast.data.base import Selection, check_settings
@@ -47,13 +47,11 @@ class FetchedRows:
 
     def __init__(self, file: StoredFile) -> None:
         self.file = file
-        try:
-            with file.open() as opened:
-                header = npy.read_array_header_1_0 if npy.read_magic(opened) == (1, 0) else npy.read_array_header_2_0
-                shape, fortran, dtype = header(opened)
-                self.start = opened.tell()
-        except ValueError as error:
-            raise HoldfastError(f"{file.address} is truncated or not a numpy file ({error}); write it again") from error
+        problem = f"{file.address} is truncated or not a numpy file"
+        with explained(problem, "write it again", ValueError), file.open() as opened:
+            header = npy.read_array_header_1_0 if npy.read_magic(opened) == (1, 0) else npy.read_array_header_2_0
+            shape, fortran, dtype = header(opened)
+            self.start = opened.tell()
         arrays.check_type(str(dtype), shape, file.address)
         if fortran:
             raise HoldfastError(f"{file.address} is stored column by column; save numpy.ascontiguousarray of it")

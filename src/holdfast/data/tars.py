@@ -19,10 +19,11 @@ import numpy as np
 from jaxtyping import Int
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, Unreadable
+from holdfast.core.errors import HoldfastError, explained
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, as_labels, check_settings
 from holdfast.data.reading.decode import Stored, side_by_side
+from holdfast.data.reading.label_files import numbered
 from holdfast.data.reading.scan import load_encoded
 from holdfast.data.reading.stores import SUFFIXES, FileStore, StoredFile, report
 from holdfast.data.reading.stores import ending as last_ending
@@ -120,17 +121,18 @@ def index(tar: StoredFile, image: str, label: str, dot: str) -> Samples:
     Raises:
         HoldfastError: The tar is damaged, or the image of a sample is ambiguous.
     """
-    try:
-        with tar.open() as file, tarfile.open(fileobj=file, mode="r:") as opened:
-            members = _members(tar.address, opened, dot)
-            _check_end(opened, file)
-            return _samples(tar.address, members, opened, image, label)
-    except (tarfile.TarError, EOFError) as error:
-        raise Unreadable(
-            tar.address,
-            f"it is truncated or no tar file ({error})",
-            fix="fetch or write it again, and unpack a compressed one",
-        ) from error
+    fix = "fetch or write it again, and unpack a compressed one"
+    with (
+        explained(f"{tar.address} is truncated or no tar file", fix, tarfile.TarError, EOFError),
+        tar.open() as file,
+        tarfile.open(fileobj=file, mode="r:") as opened,
+    ):
+        members = _members(tar.address, opened, dot)
+        # tarfile takes damage and the end of the file for the end, too, so this looks for its mark.
+        file.seek(opened.offset)
+        if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+            raise tarfile.ReadError(f"neither a member nor the end at byte {opened.offset}")
+        return _samples(tar.address, members, opened, image, label)
 
 
 def _members(name: str, opened: tarfile.TarFile, dot: str) -> dict[str, dict[str, tarfile.TarInfo]]:
@@ -150,13 +152,6 @@ def _members(name: str, opened: tarfile.TarFile, dot: str) -> dict[str, dict[str
                 "own for each sample"
             )
     return samples
-
-
-def _check_end(opened: tarfile.TarFile, file: Any) -> None:
-    """Raise if the list of members ends without a mark: tarfile takes damage and the end of the file for the end, too."""
-    file.seek(opened.offset)
-    if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-        raise tarfile.ReadError(f"neither a member nor the end at byte {opened.offset}")
 
 
 def _samples(
@@ -208,7 +203,5 @@ def _labels(name: str, labels: list[Any], named: bool) -> tuple[Int[Tensor, "n"]
     if not named and all(label is None for label in labels):
         return None, ()
     if all(isinstance(label, str) for label in labels):
-        classes = sorted(set(labels))
-        numbers = {label: number for number, label in enumerate(classes)}
-        return as_labels([numbers[label] for label in labels], len(labels), named, f"labels of {name}"), tuple(classes)
+        return numbered(labels)
     return as_labels(labels, len(labels), named, f"labels of {name}"), ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -72,14 +73,9 @@ def random_init(encoder: Encoder, seed: int = 0) -> Encoder:
     if not encoder.parameters:
         raise HoldfastError(f"{encoder.name} has no weights to draw again; leave its random baseline out")
     module = seeded(lambda: _reset(copied(encoder.module).cpu()), seed)
-    return Encoder(
-        module,
-        f"{encoder.name} (random weights)",
-        encoder.domain,
-        source=f"baseline:random of {encoder.source}, seed {seed}",
-        geometry=encoder.geometry,
-        pooling=encoder.pooling,
-    )
+    name, source = f"{encoder.name} (random weights)", f"baseline:random of {encoder.source}, seed {seed}"
+    kept: dict[str, Any] = {"geometry": encoder.geometry, "pooling": encoder.pooling}
+    return Encoder(module, name, encoder.domain, source=source, **kept)
 
 
 def _reset(module: nn.Module) -> nn.Module:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, UnknownName, Unreadable
+from holdfast.core.errors import HoldfastError, check_known, readable
 from holdfast.encoders import trained
 from holdfast.encoders.loading.reference import Options, split
 
@@ -41,13 +41,11 @@ def load(name: str, options: Options | None = None) -> Encoder:
         3328
     """
     name, _ = split(name, Settings)
-    _check_known(name)
+    check_known("built-in encoder", name, names())
     if options and options.size not in (None, 8):
         raise HoldfastError(f"builtin:{name} takes images of 8 x 8 pixels, got size={options.size}; leave the size out")
-    try:
+    with readable(f"builtin:{name}", "install holdfast again", HoldfastError):
         encoder = trained.load(str(WEIGHTS / name), Options())
-    except HoldfastError as error:
-        raise Unreadable(f"builtin:{name}", error, fix="install holdfast again") from error
     encoder.source = f"{SOURCE}:{name}"
     return encoder
 
@@ -62,10 +60,5 @@ def card(name: str) -> trained.Card:
         Traceback (most recent call last):
         holdfast.core.errors.UnknownName: ... Did you mean 'digits-robust'? Known: ...
     """
-    _check_known(name)
+    check_known("built-in encoder", name, names())
     return trained.read_card(WEIGHTS / name)
-
-
-def _check_known(name: str) -> None:
-    if name not in NAMES:
-        raise UnknownName("built-in encoder", name, names())

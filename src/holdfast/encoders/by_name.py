@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from holdfast.core import discovery
-from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.core.errors import HoldfastError, check_known
 from holdfast.encoders.loading.reference import Options, label, named, stamp
 
 if TYPE_CHECKING:  # references are read without loading torch
@@ -86,8 +86,7 @@ def load(reference: str, options: Options | None = None) -> Encoder:
             f"encoder references have the form source:name, as in timm:resnet50; got {reference!r}; "
             f"known sources: {', '.join(sorted(sources()))}"
         )
-    if source not in sources():
-        raise UnknownName(f"encoder source of {reference!r}", source, sources())
+    check_known(f"encoder source of {reference!r}", source, sources())
     if options.arch and not getattr(sources()[source], "TAKES_ARCH", False):
         raise HoldfastError(
             f"--arch {options.arch} changes nothing: {source} brings the module of {reference!r}; leave it out"

@@ -107,13 +107,9 @@ class Embeddings(Encoder):
     def hold(self, stored: StoredCodes) -> None:
         """Become the encoder of these rows."""
         self.stored = stored
-        super().__init__(
-            Recorded(stored.fingerprint),
-            stored.name,
-            Domain((stored.width,), -inf, inf),
-            pooling="none, embeddings were computed elsewhere",
-            caution=POSITIONS if stored.positions else "",
-        )
+        pooling, caution = "none, embeddings were computed elsewhere", POSITIONS if stored.positions else ""
+        module, domain = Recorded(stored.fingerprint), Domain((stored.width,), -inf, inf)
+        super().__init__(module, stored.name, domain, pooling=pooling, caution=caution)
 
     def images(self, originals: Images | None = None, others: Sequence[StoredCodes] = ()) -> Images:
         """Embeddings in the place of pixels, for all rows or for the images that are measured.

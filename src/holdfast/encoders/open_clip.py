@@ -16,12 +16,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import HoldfastError, UnknownName, check_known, explained
 from holdfast.core.text_tower import TextModel, TextTower
 from holdfast.encoders.loading.factory import declare_missing_operators
-from holdfast.encoders.loading.library_transform import PreprocessingSettings, Recipe, recipe, told
-from holdfast.encoders.loading.reference import Options, first_line, require, split
+from holdfast.encoders.loading.library_transform import PreprocessingSettings, Recipe, recipe
+from holdfast.encoders.loading.reference import Options, require, split
 from holdfast.encoders.loading.weights import weights_only
 from holdfast.encoders.wrappers import seeded
 
@@ -56,18 +56,12 @@ def load(name: str, options: Options) -> Encoder:
     if not settings.projection:
         _remove_projection(tower, name)
     unstated = weights is not None and Path(weights).is_file() and not name.startswith(ELSEWHERE)
-    return told(
-        Encoder(
-            images.around(tower.eval()),
-            name,
-            Domain((images.channels, *images.geometry.crop)),
-            mean=images.mean,
-            std=images.std,
-            geometry=images.geometry,
-            pooling=f"by open_clip, {'projected' if settings.projection else 'before the projection'}",
-            caution=settings.missing(name, "open_clip") if unstated else "",
-            texts=TextTower(partial(_texts, name, weights, settings.seed)) if settings.projection else None,
-        )
+    return images.encoder(
+        tower.eval(),
+        name,
+        pooling=f"by open_clip, {'projected' if settings.projection else 'before the projection'}",
+        caution=settings.missing(name, "open_clip") if unstated else "",
+        texts=TextTower(partial(_texts, name, weights, settings.seed)) if settings.projection else None,
     )
 
 
@@ -75,8 +69,7 @@ def _config(name: str, settings: Settings, config: dict[str, Any]) -> dict[str, 
     """Return OpenCLIP's ``config`` of images with what the reference states in its place."""
     changes: dict[str, Any] = settings.normalisation(name, 3)
     if settings.interpolation:
-        if settings.interpolation not in FILTERS:
-            raise UnknownName(f"interpolation of {name!r}", settings.interpolation, FILTERS)
+        check_known(f"interpolation of {name!r}", settings.interpolation, FILTERS)
         changes["interpolation"] = settings.interpolation
     if resize := settings.checked_resize(name, sizes=False):
         changes["resize_mode"] = resize
@@ -108,13 +101,8 @@ def _texts(name: str, weights: str | None, seed: int) -> TextModel:
     open_clip = require("open_clip", "clip", "open_clip_torch")
     model: Any = seeded(lambda: _create(open_clip, name, weights, None), seed)
     scale = float(model.logit_scale.detach().exp())
-    try:
-        with _quiet():
-            tokenizer = open_clip.get_tokenizer(name)
-    except Exception as error:  # some are of other libraries, and downloaded
-        raise HoldfastError(
-            f"open_clip cannot load the tokenizer of {name!r}: {first_line(error)}; check the network"
-        ) from error
+    with explained(f"open_clip cannot load the tokenizer of {name!r}", "check the network"), _quiet():
+        tokenizer = open_clip.get_tokenizer(name)
     return TextModel(TextHalf(model), lambda texts: {"tokens": tokenizer(texts)}, scale)
 
 
@@ -143,22 +131,17 @@ def _weights(open_clip: Any, name: str, weights: str | None) -> str | None:
 def _create(open_clip: Any, name: str, weights: str | None, size: int | None) -> nn.Module:
     untrained = weights == "false"
     tag = open_clip.get_pretrained_cfg(name.replace("/", "-"), weights) if weights and not untrained else {}
-    try:
-        with weights_only(), _quiet():
-            return open_clip.create_model(
-                name,
-                pretrained=None if untrained else weights,
-                load_weights=not untrained,
-                require_pretrained=not untrained,  # else what cannot be downloaded is drawn at random
-                pretrained_text=False,
-                force_quick_gelu=bool(tag.get("quick_gelu")),  # the activation that the weights were trained with
-                force_image_size=size,
-            )
-    except Exception as error:  # the download raises errors of many libraries
-        raise HoldfastError(
-            f"open_clip cannot load {name!r}: {first_line(error)}; check the weights and the network, or give a file: "
-            "?pretrained=PATH"
-        ) from error
+    fix = "check the weights and the network, or give a file: ?pretrained=PATH"
+    with explained(f"open_clip cannot load {name!r}", fix), weights_only(), _quiet():
+        return open_clip.create_model(
+            name,
+            pretrained=None if untrained else weights,
+            load_weights=not untrained,
+            require_pretrained=not untrained,  # else what cannot be downloaded is drawn at random
+            pretrained_text=False,
+            force_quick_gelu=bool(tag.get("quick_gelu")),  # the activation that the weights were trained with
+            force_image_size=size,
+        )
 
 
 @contextmanager

@@ -15,12 +15,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, check_known, explained
 from holdfast.encoders.loading.factory import declare_missing_operators
-from holdfast.encoders.loading.library_transform import PreprocessingSettings, Recipe, recipe, told
-from holdfast.encoders.loading.reference import Options, existing, first_line, require, split
+from holdfast.encoders.loading.library_transform import PreprocessingSettings, Recipe, recipe
+from holdfast.encoders.loading.reference import Options, existing, require, split
 from holdfast.encoders.loading.weights import Weights, WeightSettings, fit, read_weights, weights_only
-from holdfast.encoders.wrappers import PATCH, POOLINGS, check_pooling, check_result, check_tokens, dense, pool, seeded
+from holdfast.encoders.wrappers import PATCH, POOLINGS, check_result, check_tokens, dense, pool, seeded
 
 SOURCE = "timm"
 HUB, FOLDER = "hf-hub:", "local-dir:"
@@ -66,25 +66,15 @@ def load(name: str, options: Options) -> Encoder:
         resample(img_size=(options.size, options.size))
     config = _config(name, settings, timm.data.resolve_model_data_config(model))
     images = recipe_of(name, config, config["input_size"][0], options.size)
-    domain = Domain((images.channels, *images.geometry.crop))
+    domain = images.domain
     how = settings.tokens or settings.pool
     module = _of_tokens(model.eval(), how, name, domain) if how else model.eval()
     if options.size:
         check_result(module, name, domain, settings.tokens)
     # A file for the plain name of a network may hold any weights; a tag or a folder says which.
     unstated = path is not None and not brings and "." not in name
-    return told(
-        Encoder(
-            images.around(module),
-            name,
-            domain,
-            mean=images.mean,
-            std=images.std,
-            geometry=images.geometry,
-            pooling=f"{how} of the last tokens" if how else _pooling(model),
-            caution=settings.missing(name, "timm") if unstated else "",
-        )
-    )
+    pooling = f"{how} of the last tokens" if how else _pooling(model)
+    return images.encoder(module, name, pooling=pooling, caution=settings.missing(name, "timm") if unstated else "")
 
 
 def recipe_of(name: str, config: dict[str, Any], channels: int, size: int | None) -> Recipe:
@@ -92,12 +82,8 @@ def recipe_of(name: str, config: dict[str, Any], channels: int, size: int | None
     timm = require("timm", "vision")
     if size:
         config = {**config, "input_size": (channels, size, size)}
-    try:
+    with explained(f"timm cannot prepare images for {name!r}", "state what it knows"):
         transform = timm.data.create_transform(**config, is_training=False)
-    except Exception as error:  # of a value that timm does not know
-        raise HoldfastError(
-            f"timm cannot prepare images for {name!r}: {first_line(error)}; state what it knows"
-        ) from error
     numbers = [*config["mean"], *config["std"]]
     return recipe(name, "timm", "", config, lambda image: transform(image).numpy(), channels, numbers)
 
@@ -108,7 +94,7 @@ def _of_tokens(model: nn.Module, how: str, name: str, domain: Domain) -> nn.Modu
         raise HoldfastError(f"timm's {name!r} is no transformer with tokens of patches; leave out pool and tokens")
     if how == PATCH:
         return dense(LastTokens(model, how, prefix), domain, name)
-    check_pooling(how, POOLINGS if prefix else ("mean",))
+    check_known("pool", how, POOLINGS if prefix else ("mean",))
     return LastTokens(model, how, prefix)
 
 
@@ -189,11 +175,8 @@ def _has_fixed_size(timm: Any, name: str) -> bool:
 
 def _create(timm: Any, name: str, pretrained: bool, size: int | None) -> nn.Module:
     extra: dict[str, Any] = {"num_classes": 0} | ({"img_size": size} if size else {})
-    try:
-        with weights_only():
-            return timm.create_model(name, pretrained=pretrained, **extra)
-    except Exception as error:  # the hub's clients raise errors of many libraries
-        advice = "check the tag and the network, or give a file, ?weights=FILE, or random weights, ?pretrained=false"
-        if name.startswith(FOLDER):
-            advice = "check the folder, which must hold the config.json that timm saved"
-        raise HoldfastError(f"timm cannot load {name!r}: {first_line(error)}; {advice}") from error
+    advice = "check the tag and the network, or give a file, ?weights=FILE, or random weights, ?pretrained=false"
+    if name.startswith(FOLDER):
+        advice = "check the folder, which must hold the config.json that timm saved"
+    with explained(f"timm cannot load {name!r}", advice), weights_only():
+        return timm.create_model(name, pretrained=pretrained, **extra)

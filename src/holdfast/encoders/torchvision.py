@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import nn
 
-from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, check_known, explained
 from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.loading.library_transform import Recipe, recipe
-from holdfast.encoders.loading.reference import Options, first_line, require, split
+from holdfast.encoders.loading.reference import Options, require, split
 from holdfast.encoders.loading.weights import weights_only
 from holdfast.encoders.wrappers import seeded
 
@@ -39,8 +39,7 @@ def load(name: str, options: Options) -> Encoder:
     models = require("torchvision", "vision").models
     architecture, _, tag = name.partition("@")
     known = models.list_models(module=models)
-    if architecture not in known:
-        raise UnknownName("classifier of torchvision", architecture, known)
+    check_known("classifier of torchvision", architecture, known)
     weights = _weights(models, architecture, tag)
     model = seeded(lambda: _create(models, architecture, weights if settings.pretrained else None), settings.seed)
     images = recipe_of(name, weights.transforms(), options.size)
@@ -48,15 +47,8 @@ def load(name: str, options: Options) -> Encoder:
     expected = getattr(model, "image_size", side)  # vision transformers have one table of positions
     if expected != side:
         raise OutOfRange(f"--size of {architecture}", side, f"{expected}, its only size")
-    return Encoder(
-        images.around(without_head(model, architecture, CLASSES).eval()),
-        name,
-        Domain((images.channels, *images.geometry.crop)),
-        mean=images.mean,
-        std=images.std,
-        geometry=images.geometry,
-        pooling="as in the classifier, up to its last linear layer",
-    )
+    module = without_head(model, architecture, CLASSES).eval()
+    return images.encoder(module, name, pooling="as in the classifier, up to its last linear layer")
 
 
 def recipe_of(name: str, transforms: Any, size: int | None) -> Recipe:
@@ -83,13 +75,9 @@ def _weights(models: Any, architecture: str, tag: str) -> Any:
 
 
 def _create(models: Any, architecture: str, weights: Any) -> nn.Module:
-    try:
-        with weights_only():
-            return models.get_model(architecture, weights=weights)
-    except Exception as error:  # the download raises errors of many libraries
-        raise HoldfastError(
-            f"torchvision cannot load {architecture}: {first_line(error)}; check the network, or add ?pretrained=false"
-        ) from error
+    fix = "check the network, or add ?pretrained=false"
+    with explained(f"torchvision cannot load {architecture}", fix), weights_only():
+        return models.get_model(architecture, weights=weights)
 
 
 def without_head(model: nn.Module, name: str, classes: int) -> nn.Module:

@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError
 from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder, Normalised
-from holdfast.core.errors import Conflict, HoldfastError, UnknownName, Unreadable
+from holdfast.core.errors import Conflict, HoldfastError, UnknownName, explained, readable
 from holdfast.core.files import write_whole
 from holdfast.core.geometry import Geometry
 from holdfast.core.records import ImagesInfo, Number, Record
@@ -33,7 +33,7 @@ from holdfast.encoders.architectures.base import LOADED, Architecture, LoadedEnc
 from holdfast.encoders.architectures.vit import PatchTokens, VisionTransformer
 from holdfast.encoders.loading.factory import build, inside
 from holdfast.encoders.loading.library_transform import LibraryTransform
-from holdfast.encoders.loading.reference import Options, first_line, named, split
+from holdfast.encoders.loading.reference import Options, named, split
 from holdfast.encoders.wrappers import check_tokens, dense, seeded
 
 SOURCE = "trained"
@@ -184,12 +184,8 @@ def _write_weights(path: Path, module: nn.Module) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    try:
+    with explained(f"cannot write {path}", "free some space or name another folder", OSError):
         write_whole(path, content)
-    except OSError as error:
-        raise HoldfastError(
-            f"cannot write {path}: {error.strerror or error}; free some space or name another folder"
-        ) from error
 
 
 def _checksum(content: bytes) -> str:
@@ -251,17 +247,8 @@ def load(name: str, options: Options) -> Encoder:
     path, expected = _weights(folder, card, settings.epoch)
     content = _sound(path, expected)
     module, texts = seeded(partial(_module, folder, card, options), 0)
-    encoder = Encoder(
-        module.eval(),
-        card.name,
-        card.domain,
-        mean=card.mean,
-        std=card.std,
-        source=f"{SOURCE}:{name}",
-        geometry=card.geometry,
-        pooling=card.pooling,
-        texts=texts,
-    )
+    stated = {key: getattr(card, key) for key in ("mean", "std", "geometry", "pooling")}
+    encoder = Encoder(module.eval(), card.name, card.domain, source=f"{SOURCE}:{name}", texts=texts, **stated)
     try:
         encoder.module.load_state_dict(tensors(content))
     except RuntimeError as error:
@@ -318,10 +305,8 @@ def read_card(folder: Path) -> Card:
     if not path.exists() and (folder / CHECKPOINT).exists():
         raise HoldfastError(_unfinished(folder))
     content = _content(path)
-    try:
+    with explained(f"'{path}' is no whole card", "copy the folder again", ValueError, KeyError, TypeError):
         version = json.loads(content)["schema_version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise HoldfastError(f"'{path}' is no whole card ({first_line(error)}); copy the folder again") from error
     if version != CARD_VERSION:
         raise HoldfastError(
             f"'{path}' has version {version!r}, and this holdfast reads version {CARD_VERSION}; "
@@ -358,10 +343,8 @@ def _sound(path: Path, expected: str) -> bytes:
 
 
 def _content(path: Path) -> bytes:
-    try:
+    with readable(str(path), "name a whole folder that holdfast train wrote", OSError):
         return path.read_bytes()
-    except OSError as error:
-        raise Unreadable(str(path), error, fix="name a whole folder that holdfast train wrote") from error
 
 
 def _weights(folder: Path, card: Card, epoch: int | None) -> tuple[Path, str]:

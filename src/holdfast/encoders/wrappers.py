@@ -10,9 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, fx, nn
 
 from holdfast.core.encoder import Dense, Domain
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
+from holdfast.core.errors import HoldfastError, OutOfRange, check_known, explained
 from holdfast.core.geometry import sizes
-from holdfast.encoders.loading.reference import first_line
 
 T = TypeVar("T")
 POOLINGS = ("cls", "mean")
@@ -46,12 +45,6 @@ def pool(hidden: Float[Tensor, "b ..."], how: str, prefix: int = 0) -> Float[Ten
     return hidden[:, 0] if how == "cls" else hidden[:, prefix:].mean(1)
 
 
-def check_pooling(how: str, known: tuple[str, ...]) -> None:
-    """Raise unless ``how`` is one of the ``known`` ways."""
-    if how not in known:
-        raise UnknownName("pool", how, known)
-
-
 def check_tokens(tokens: str | None, how: str | None) -> None:
     """Raise unless ``tokens`` is None or ``patch``, and then no one asks for a pooled code as well."""
     if tokens not in (None, PATCH):
@@ -77,16 +70,9 @@ def dense(module: nn.Module, domain: Domain, name: str) -> Dense:
 
 def check_result(module: nn.Module, name: str, domain: Domain, tokens: str | None) -> None:
     """Raise unless ``module`` makes one vector, or tokens, of one image and nothing else."""
-    try:
-        with torch.no_grad():
-            codes = module(torch.zeros(1, *domain.shape))
-    except HoldfastError:
-        raise
-    except Exception as error:  # of the model: it wants texts beside the image, or images of another size
-        raise HoldfastError(
-            f"{name!r} cannot be run on an image of {sizes(domain.shape)} alone ({first_line(error)}); wrap "
-            "its vision part yourself: python:package.module:factory"
-        ) from error
+    problem = f"{name!r} cannot be run on an image of {sizes(domain.shape)} alone"  # it wants texts, or another size
+    with explained(problem, "wrap its vision part yourself: python:package.module:factory"), torch.no_grad():
+        codes = module(torch.zeros(1, *domain.shape))
     if not tokens and codes.ndim != 2:
         raise HoldfastError(
             f"{name!r} makes {sizes(codes.shape[1:])} numbers of an image, not one vector; choose another pool"
@@ -98,7 +84,7 @@ class Pooled(nn.Module):
 
     def __init__(self, module: nn.Module, how: str) -> None:
         super().__init__()
-        check_pooling(how, POOLINGS)
+        check_known("pool", how, POOLINGS)
         self.module, self.how = module, how
 
     def extra_repr(self) -> str:
@@ -125,15 +111,19 @@ class Rearranged(nn.Module):
         return self.module(x.permute(0, 2, 3, 1) if self.layout == "nhwc" else x)
 
 
-class PerImage(nn.Module):
-    """A module that was exported for batches of one, run image by image."""
-
-    one_by_one: ClassVar[bool] = True
-    """Read where batches of many sizes would be tried."""
+class Around(nn.Module):
+    """A module around another one."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
+
+
+class PerImage(Around):
+    """A module that was exported for batches of one, run image by image."""
+
+    one_by_one: ClassVar[bool] = True
+    """Read where batches of many sizes would be tried."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([_rows(self.module(image)) for image in x.split(1)])

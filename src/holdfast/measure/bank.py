@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
 import torch
 
-from holdfast.core.errors import Described, HoldfastError, HoldfastWarning, OutOfRange
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, warn
 from holdfast.core.images import Images
 
 MOST_COMPARED = 2**27
@@ -44,11 +43,7 @@ def apart(bank: Images, images: Images) -> Images:
             "name others"
         )
     if copies:
-        warnings.warn(
-            f"{copies} of {len(bank)} images of {bank.name} are copies of images of {images.name}; they are left out",
-            HoldfastWarning,
-            stacklevel=2,
-        )
+        warn(f"{copies} of {len(bank)} images of {bank.name} are copies of images of {images.name}; they are left out")
     aligned = _aligned(bank, images)
     return aligned[kept] if copies else aligned
 

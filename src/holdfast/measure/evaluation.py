@@ -29,6 +29,8 @@ from holdfast.transforms.severity import edits_named
 
 LATER = {"later": True}
 """Metadata of a field that was added after results had been stored."""
+STATED = ("version", "title", "meaning", "headline", "questions", "heading", "robustness", "bank_title")
+"""What an evaluation states of itself and its results repeat."""
 
 
 @dataclass(frozen=True)
@@ -239,17 +241,10 @@ class Evaluation(ABC):
         pictures = self.illustrate(population, rows, observed, findings) if illustrated else ()
         return Result(
             evaluation=self.name,
-            version=self.version,
-            title=self.title,
-            meaning=self.meaning,
-            headline=self.headline,
-            questions=self.questions,
-            heading=self.heading,
-            robustness=self.robustness,
+            **{name: getattr(self, name) for name in STATED},
             encoder=population.encoder_info,
             images=population.images_info,
             bank=population.bank.images_info if with_bank(self) and population.bank_images else None,
-            bank_title=self.bank_title,
             settings=protocol(self, population),
             findings=findings.model_copy(update={"pictures": pictures}),
         )

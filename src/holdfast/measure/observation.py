@@ -22,7 +22,18 @@ from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.noise import Noise
 from holdfast.core.pictures import row
 from holdfast.core.points.moments import moments
-from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Picture, Series, Verdict, Warned
+from holdfast.core.records import (
+    Claim,
+    Conditions,
+    Curve,
+    Estimate,
+    Findings,
+    Picture,
+    Series,
+    Verdict,
+    Warned,
+    grouped,
+)
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import Better
 from holdfast.measure.population import Fit, LooksAt, Population, whitenings
@@ -154,12 +165,11 @@ def radius_curves(estimates: Sequence[Estimate]) -> tuple[Curve, ...]:
 
     Estimates without a ball are left out.
     """
-    lines: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[float, Estimate]]] = {}
-    for estimate in estimates:
-        if "ball" in estimate.conditions:
-            ball = read_ball(estimate.conditions["ball"])
-            case = {**estimate.conditions, "ball": ball.name}
-            lines.setdefault((estimate.quantity, tuple(case.items())), []).append((ball.radius, estimate))
+    balls = [(each, read_ball(each.conditions["ball"])) for each in estimates if "ball" in each.conditions]
+    lines = grouped(
+        ((each.quantity, tuple({**each.conditions, "ball": ball.name}.items())), (ball.radius, each))
+        for each, ball in balls
+    )
     return tuple(
         radius_curve(quantity, dict(case), points) for (quantity, case), points in lines.items() if len(points) > 1
     )

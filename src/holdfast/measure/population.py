@@ -19,7 +19,7 @@ from torch import Tensor
 from holdfast.core.discovery import OldName, OldNames
 from holdfast.core.divergences import Divergence, Linear
 from holdfast.core.encoder import Codes, Encoder, Pixels
-from holdfast.core.errors import HoldfastError, OutOfRange
+from holdfast.core.errors import HoldfastError, check_whole
 from holdfast.core.images import Images
 from holdfast.core.noise import hashed_each
 from holdfast.core.objective import AttackContext
@@ -117,6 +117,12 @@ def whitenings(asking: Any) -> tuple[Fit[Any], ...]:
     values = [getattr(asking, field.name) for field in fields(asking)]
     flat = [part for value in values for part in (value if isinstance(value, tuple) else (value,))]
     return tuple(Whitening(part) for part in flat if isinstance(part, Divergence) and part.learns)
+
+
+def info_of(images: Images) -> ImagesInfo:
+    """Return what a record says of ``images``."""
+    skipped = tuple(f"{name}: {reason}" for name, reason in images.skipped.items())
+    return ImagesInfo(name=images.name, fingerprint=images.fingerprint, count=len(images), skipped=skipped)
 
 
 LONELY = "pairs of images are needed, but there is only one image; add images"
@@ -245,12 +251,7 @@ class Population:
     @property
     def images_info(self) -> ImagesInfo:
         """Return what a record says of the images."""
-        return ImagesInfo(
-            name=self.images.name,
-            fingerprint=self.images.fingerprint,
-            count=len(self.images),
-            skipped=tuple(f"{name}: {reason}" for name, reason in self.images.skipped.items()),
-        )
+        return info_of(self.images)
 
     def pixels(self, rows: Sequence[int]) -> Pixels:
         """Return the images at ``rows``, checked against the encoder's domain."""
@@ -311,8 +312,7 @@ class Population:
 
     def choose(self, count: int) -> list[int]:
         """Up to ``count`` random rows, ascending; the choice ignores the order of images."""
-        if count < 1:
-            raise OutOfRange("the number of samples", count, "at least 1")
+        check_whole(count, "the number of samples", 1)
         return sorted(self.random_order[:count].tolist())
 
     @cached_property
@@ -381,8 +381,7 @@ class Population:
 
     def disjoint_pairs(self, count: int) -> list[int]:
         """Up to ``count`` random rows, ascending, whose pairs with their partners share no image."""
-        if count < 1:
-            raise OutOfRange("the number of pairs", count, "at least 1")
+        check_whole(count, "the number of pairs", 1)
         if self.groups is None:
             return sorted(self.random_order[: max(1, len(self.images) - 1) : 2][:count].tolist())
         partners, taken, chosen = self.partners.tolist(), set[int](), list[int]()

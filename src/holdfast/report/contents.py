@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 
-from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.core.errors import HoldfastError, check_known
 from holdfast.core.records import Failure, ImagesInfo, Result
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group, groups
@@ -80,7 +80,7 @@ def heading(results: Sequence[Result], encoders: str) -> str:
     elif len(headings) == 1:
         (form,) = headings
     else:
-        form = USUAL.replace("Robustness", listed(list(dict.fromkeys(result.title for result in results))))
+        form = USUAL.replace("Robustness", listed(dict.fromkeys(result.title for result in results)))
     names = {
         "encoders": encoders,
         "images": _names(result.images for result in results),
@@ -132,18 +132,14 @@ def select_results(results: Sequence[Result], only: Sequence[str] = (), where: S
         HoldfastError: there is no such evaluation or condition, or nothing is left.
     """
     known = sorted({result.evaluation for result in results})
-    for name in only:
-        if name not in known:
-            raise UnknownName("--only", name, known)
+    check_known("--only", only, known)
     selected = [result for result in results if not only or result.evaluation in only]
     if not where:
         return selected
     radius, wanted = selectors(where, f"--where {' --where '.join(where)}")
     every = [estimate.conditions for result in selected for estimate in result.estimates]
     keys = sorted({key for conditions in every for key in conditions})
-    for key in wanted:
-        if key not in keys:
-            raise UnknownName("--where", key, keys)
+    check_known("--where", wanted, keys)
     left = [part for result in selected if (part := _part(result, radius, wanted)).estimates]
     if not left:
         offered = "; ".join(f"{key}: {', '.join(dict.fromkeys(c[key] for c in every if key in c))}" for key in keys)

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.core.errors import HoldfastError, UnknownName, explained
 from holdfast.core.records import Estimate, Result
 from holdfast.report import text
-from holdfast.report.comparison.comparable import baselines, difference, labels, with_relative_errors
+from holdfast.report.comparison.comparable import baselines, difference, labelled, with_relative_errors
 from holdfast.report.comparison.tables import interval
 
 if TYPE_CHECKING:
@@ -35,18 +35,16 @@ def of_encoder(results: Sequence[Result], wanted: str | None) -> list[Result]:
     Raises:
         HoldfastError: there is no such encoder, or more than one; it has collapsed; an evaluation occurs twice.
     """
-    labels_of = labels(results)
-    names = [name for name in dict.fromkeys(labels_of.values()) if name not in baselines(results)]
+    every, known = labelled(results), baselines(results)
+    names = [name for name in dict.fromkeys(name for name, _ in every) if name not in known]
     if wanted is None and len(names) != 1:
         raise HoldfastError(
             f"a model repository is of one encoder, the run of {len(names)}; choose: {', '.join(names)}"
         )
     name = wanted or names[0]
-    results_of_encoder = [
-        result for result in results if labels_of[result.encoder.name, result.encoder.fingerprint] == name
-    ]
+    results_of_encoder = [result for label, result in every if label == name]
     if not results_of_encoder:
-        raise UnknownName("encoder of the run", name, set(labels_of.values()))
+        raise UnknownName("encoder of the run", name, {label for label, _ in every})
     if any(result.findings.collapsed for result in results_of_encoder):
         raise HoldfastError(
             f"{name} has collapsed: one embedding for all images is useless, so its numbers are not published"
@@ -134,12 +132,9 @@ def notes(result: Result, estimate: Estimate) -> str:
 
 
 def _entries(result: Result, dataset: str) -> list[EvalResultEntry]:
-    try:
+    problem, fix = "evaluation-result files need huggingface_hub 1.4 or later", "run pip install 'huggingface_hub>=1.4'"
+    with explained(problem, fix, ImportError):
         from huggingface_hub import EvalResultEntry
-    except ImportError as error:
-        raise HoldfastError(
-            f"evaluation-result files need huggingface_hub 1.4 or later ({error}); run pip install 'huggingface_hub>=1.4'"
-        ) from error
     return [
         EvalResultEntry(
             dataset_id=dataset,
@@ -169,9 +164,8 @@ def numbers(results: Sequence[Result]) -> dict[str, float]:
         >>> numbers([])
         {}
     """
-    names, named = labels(results), dict[str, float]()
-    for result in with_relative_errors(results):
-        encoder = names[result.encoder.name, result.encoder.fingerprint]
+    named = dict[str, float]()
+    for encoder, result in labelled(with_relative_errors(results)):
         for estimate in result.estimates:
             name = _free(_name(encoder, result.evaluation, estimate), named)
             values = {name: estimate.value, f"{name}.low": estimate.low, f"{name}.high": estimate.high}

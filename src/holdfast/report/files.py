@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import explained
 from holdfast.core.files import write_whole
 from holdfast.core.records import SCHEMA_VERSION, Failure, Record, Result
 from holdfast.report.comparison.comparable import with_relative_errors
 from holdfast.report.comparison.compare import Comparison
 from holdfast.report.contents import Contents, RunState
 from holdfast.report.figures.plots import drawings
-from holdfast.report.overview.recorded import Scorecard, Screen, scorecard, screen
+from holdfast.report.overview.recorded import Screen, screen
 from holdfast.report.overview.tally import Tally
 from holdfast.report.page.page import render
 from holdfast.report.papers import paper_table
@@ -31,8 +31,6 @@ class Report(Record):
     comparison: Comparison
     first_screens: tuple[Screen, ...] = ()
     """First screens, one per table with rows for it."""
-    scorecards: tuple[Scorecard, ...] = ()
-    """The first screens under their old names, until version 0.4."""
     tallies: tuple[Tally, ...] = ()
     """Comparisons won, counted over all conditions of a table; the verdict counts rows of the first screen instead."""
 
@@ -44,7 +42,6 @@ def report(contents: Contents) -> Report:
         failures=tuple(contents.failures),
         comparison=contents.comparison,
         first_screens=tuple(map(screen, contents.first_screens)),
-        scorecards=tuple(map(scorecard, contents.first_screens)),
         tallies=contents.tallies,
     )
 
@@ -81,9 +78,8 @@ def write(
             for name, svg in drawings(contents.groups, contents.plates, contents.comparison.encoders).items()
         },
     }
-    try:
-        with ThreadPoolExecutor() as threads:  # a file waits for the disk, and there are hundreds
-            list(threads.map(lambda name: write_whole(folder / name, texts[name].encode()), texts))
-    except OSError as error:
-        raise HoldfastError(f"the report cannot be written to {folder} ({error}); choose a folder with room") from error
+    problem = f"the report cannot be written to {folder}"
+    with explained(problem, "choose a folder with room", OSError), ThreadPoolExecutor() as threads:
+        # A file waits for the disk, and there are hundreds.
+        list(threads.map(lambda name: write_whole(folder / name, texts[name].encode()), texts))
     return {name: folder / name for name in texts}

@@ -11,17 +11,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf, isclose, isfinite, isnan
 from operator import ge, gt, le, lt
 from typing import Literal
 
-from holdfast.core.errors import HoldfastError, NotMeasured, OutOfRange, UnknownName
+from holdfast.core.errors import HoldfastError, NotMeasured, OutOfRange, UnknownName, check_known
 from holdfast.core.records import UNFINISHED, Claim, Conditions, Estimate, Failure, Result
 from holdfast.core.settings import convert
 from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
 from holdfast.report.attainable import EXACT, check_attainable, out_of_reach
-from holdfast.report.comparison.comparable import labels
+from holdfast.report.comparison.comparable import labelled
 from holdfast.report.comparison.tables import interval
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<": lt, ">": gt}
@@ -153,7 +154,9 @@ def selectors(parts: Sequence[str], where: str) -> tuple[float | None, dict[str,
 def fits(conditions: Conditions, radius: float | None, wanted: Mapping[str, str]) -> bool:
     """Return whether ``conditions`` match the radius and conditions of the gate."""
     return (radius is None or isclose(_radius(conditions), radius, rel_tol=1e-6)) and all(
-        _fits_value(conditions.get(key), value) for key, value in wanted.items()
+        # ``adaptive`` also selects ``adaptive:restarts=5``.
+        (has := conditions.get(key)) is not None and value in (has, has.partition(":")[0])
+        for key, value in wanted.items()
     )
 
 
@@ -184,11 +187,10 @@ def check(
     _check_measured(gate, results, failures, catalogue)
     asked = _evaluations(gate, results, failures, catalogue)
     telling = [failure for failure in failures if failure.evaluation in asked or failure.error == UNFINISHED]
-    labels_of = labels(results)
-    collapsed = {labels_of[r.encoder.name, r.encoder.fingerprint] for r in results if r.findings.collapsed}
+    every = labelled(results)
+    collapsed = {name for name, result in every if result.findings.collapsed}
     found: dict[str, list[tuple[Estimate, Result]]] = {}
-    for result in results:
-        name = labels_of[result.encoder.name, result.encoder.fingerprint]
+    for name, result in every:
         if gate.concerns(name, result.encoder.name, result.encoder.source):
             found.setdefault(name, []).extend(_matching(gate, result) if result.evaluation in asked else ())
     reasons = {failure.encoder: _reason(failure) for failure in (*failures, *telling)}  # of several the last counts
@@ -198,9 +200,10 @@ def check(
     found.update({name: [] for name in missing if gate.concerns(name, name.partition(":")[2])})
     if not any(result.evaluation in asked for result in results):  # failures of other evaluations are no reasons
         told = {failure.encoder for failure in telling}
-        reasons |= {name: _to_measure(asked) for name in found if asked and name not in told}
+        measure = f"the run was not asked for it; holdfast evaluate --only {' or '.join(asked)} measures it"
+        reasons |= {name: measure for name in found if asked and name not in told}
     if not found:
-        names = sorted({*labels_of.values(), *missing})
+        names = sorted({*(name for name, _ in every), *missing})
         raise UnknownName(f"gate {gate.text!r}: encoder", gate.encoder or "", names)
     for matching in found.values():
         check_attainable(gate, [estimate for estimate, _ in matching if isfinite(estimate.value)], strict)
@@ -223,12 +226,7 @@ def _matching(gate: Gate, result: Result) -> list[tuple[Estimate, Result]]:
 
 def _gaps(results: Sequence[Result], telling: Sequence[Failure]) -> dict[str, str]:
     """Return the encoders with results that miss a number on some images: which, and why."""
-    names = labels(results)
-    label_of = {
-        name: names[r.encoder.name, r.encoder.fingerprint]
-        for r in results
-        for name in (r.encoder.name, r.encoder.source)
-    }
+    label_of = {name: label for label, r in labelled(results) for name in (r.encoder.name, r.encoder.source)}
     cells = {(r.evaluation, name, r.images.name) for r in results for name in (r.encoder.name, r.encoder.source)}
     return {
         label_of[failure.encoder]: f"{failure.images}; {_reason(failure)}"
@@ -239,10 +237,6 @@ def _gaps(results: Sequence[Result], telling: Sequence[Failure]) -> dict[str, st
 
 def _reason(failure: Failure) -> str:
     return f"{failure.evaluation} failed: {failure.reason}" if failure.state == "failed" else failure.reason
-
-
-def _to_measure(reporting: Sequence[str]) -> str:
-    return f"the run was not asked for it; holdfast evaluate --only {' or '.join(reporting)} measures it"
 
 
 def _evaluations(
@@ -268,7 +262,7 @@ def _evaluations(
     worst = gate.worst([estimate for estimate, _ in matching])
     whose = next(result.encoder.name for estimate, result in matching if estimate is worst)
     raise HoldfastError(
-        f"gate {gate.text!r}: {text.listed(list(names))} report {gate.quantity}. Name one, as in {chosen}.{gate.quantity}: "
+        f"gate {gate.text!r}: {text.listed(names)} report {gate.quantity}. Name one, as in {chosen}.{gate.quantity}: "
         f"the number that the report shows ({text.value(worst, worst.value)} for {whose})."
     )
 
@@ -310,12 +304,10 @@ def suggested(results: Sequence[Result], evaluation: str, encoder: str, like: Es
         gate = parse(f"{evaluation}.{like.quantity}@{where},encoder={encoder}{operator}1")
     except HoldfastError:
         return ""  # a name with a comma or a comparison in it cannot be spelled in a gate
-    labels_of = labels(results)
     estimates = [
         estimate
-        for result in results
-        if result.evaluation == evaluation
-        and gate.concerns(labels_of[result.encoder.name, result.encoder.fingerprint], result.encoder.name)
+        for name, result in labelled(results)
+        if result.evaluation == evaluation and gate.concerns(name, result.encoder.name)
         for estimate, _ in _matching(gate, result)
     ]
     if not estimates or not all(
@@ -378,34 +370,32 @@ def _judged(
     gate: Gate, name: str, matching: Sequence[tuple[Estimate, Result]], strict: bool, allow_partial: bool
 ) -> Answer:
     """Return whether the worst of the ``matching`` numbers meets the threshold with enough samples."""
+    failed = partial(Answer, gate, name, False)
     ended = [(estimate, result) for estimate, result in matching if result.planned is not None]
     worst = gate.worst([estimate for estimate, _ in matching], strict)
-    partial = next((result for estimate, result in ended if estimate is worst), None)
+    unfinished = next((result for estimate, result in ended if estimate is worst), None)
     where = f" at {text.conditions(worst.conditions, aim=worst.aim)}" if worst.conditions else ""
     if isnan(worst.value):
         reason = worst.reason or "no reason given"
-        return Answer(gate, name, False, f"{name}: {gate.number}{where} is undefined; {reason}")
+        return failed(f"{name}: {gate.number}{where} is undefined; {reason}")
     finding = f"{name}: {gate.number} is {text.value(worst, worst.value)} {interval(worst)}".rstrip() + where
     if not isfinite(worst.value):
-        return Answer(gate, name, False, f"{finding}, which is not finite and keeps no bound")
+        return failed(f"{finding}, which is not finite and keeps no bound")
     if ended and not allow_partial:
-        result = partial or ended[0][1]
-        return Answer(
-            gate,
-            name,
-            False,
+        result = unfinished or ended[0][1]
+        return failed(
             f"{finding}, but the run ended after {result.looked_at} of {result.planned} samples; run the same command "
-            "again to go on, or pass --allow-partial",
+            "again to go on, or pass --allow-partial"
         )
     end = _far_end(gate, worst)
     passed = gate.holds(worst.value) and (not strict or gate.holds(end))
     if strict and isnan(end):
-        return Answer(gate, name, False, f"{finding}: a strict check needs an interval")
+        return failed(f"{finding}: a strict check needs an interval")
     if strict and (reason := out_of_reach(gate, worst, end)):
-        return Answer(gate, name, False, f"{finding}: {reason}")
+        return failed(f"{finding}: {reason}")
     times, behind = text.in_print(text.norm_of(worst))
     verdict = f"{'keeps' if passed else 'breaks'} {gate.operator} {times * gate.bound:g}{behind}"
-    return Answer(gate, name, passed, f"{finding}, {verdict}{_caveat(gate, worst, passed, partial)}")
+    return Answer(gate, name, passed, f"{finding}, {verdict}{_caveat(gate, worst, passed, unfinished)}")
 
 
 def _caveat(gate: Gate, worst: Estimate, passed: bool, partial: Result | None) -> str:
@@ -448,9 +438,7 @@ def _check_measured(
     if all(is_share(estimate.unit) for estimate in estimates):
         _check_possible_bound(gate)
     keys = sorted({key for estimate in estimates for key in estimate.conditions})
-    for key in gate.selectors:
-        if key not in keys:
-            raise UnknownName(f"gate {gate.text!r}: setting of {gate.quantity}", key, keys)
+    check_known(f"gate {gate.text!r}: setting of {gate.quantity}", gate.selectors, keys)
     if not any(map(gate.matches, estimates)):
         raise _not_measured_there(gate, estimates)
 
@@ -485,8 +473,3 @@ def _radius(conditions: Conditions) -> float:
     """Return the radius of the ball that a number was taken in; nan if it was not taken in one."""
     radius = conditions.get("ball", "").partition(":")[2].partition(",")[0]
     return float(convert(radius, float, "radius of a stored ball")) if radius else float("nan")
-
-
-def _fits_value(has: str | None, wanted: str) -> bool:
-    """Return whether a condition is the one wanted; ``adaptive`` also selects ``adaptive:restarts=5``."""
-    return has is not None and (has == wanted or has.partition(":")[0] == wanted)

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import final
 
-from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.core.errors import HoldfastError, UnknownName, explained
 from holdfast.core.files import write_whole
 from holdfast.core.records import Failure, Result
 from holdfast.report import text
@@ -56,11 +56,9 @@ class Drawing:
             HoldfastError: the folder cannot be written.
         """
         paths = [Path(folder) / f"{name}.svg" for name in self.documents]
-        try:
+        with explained(f"plots cannot be written to {folder}", "choose another folder", OSError):
             for path, document in zip(paths, self.documents.values(), strict=True):
                 write_whole(path, document.encode())
-        except OSError as error:
-            raise HoldfastError(f"plots cannot be written to {folder} ({error}); choose another folder") from error
         return paths
 
     def _repr_html_(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import isfinite, isnan
 
-from holdfast.core.records import Estimate, Result
+from holdfast.core.records import Estimate, Result, grouped
 from holdfast.report.comparison.comparable import baselines
 
 
@@ -59,20 +59,8 @@ def _rvcl(test: str, *robust: str) -> tuple[Line, ...]:
         Line("ACR (figure 3), K = {negatives}", "certified-radius", "average_certified_radius"),
         Line("radius under PGD, K = {negatives}", "certified-radius", "average_attacked_radius"),
         Line("ACR_LE (figure 4)", "linear-radius", "average_linear_radius"),
-        Line(
-            accuracy.format("PGD"),
-            "instance-accuracy",
-            "robust_instance_accuracy",
-            {"ball": test},
-            True,
-        ),
-        Line(
-            accuracy.format("CROWN"),
-            "instance-accuracy",
-            "certified_instance_accuracy",
-            {"ball": test},
-            True,
-        ),
+        Line(accuracy.format("PGD"), "instance-accuracy", "robust_instance_accuracy", {"ball": test}, True),
+        Line(accuracy.format("CROWN"), "instance-accuracy", "certified_instance_accuracy", {"ball": test}, True),
         Line("scale of the margins (theorem 5.2)", "margin-distribution", "margin_scale"),
         Line("linear accuracy", "probe-accuracy", "top1_accuracy", {"probe": "linear:recipe=rvcl"}, True),
         *(
@@ -87,14 +75,9 @@ def _petrov() -> tuple[Line, ...]:
         return "u-pgd" if steps == 50 else f"pgd:steps={steps},step=0.001,keep=last"
 
     lines = [
-        Line("top-1 accuracy", "probe-accuracy", "top1_accuracy", {"probe": "linear:recipe=moco"}, True),
-        Line("top-5 accuracy", "probe-accuracy", "top5_accuracy", {"probe": "linear:recipe=moco"}, True),
-        Line(
-            "low-pass top-1 accuracy", "probe-accuracy", "top1_accuracy", {"probe": "low-pass:50.0,recipe=moco"}, True
-        ),
-        Line(
-            "low-pass top-5 accuracy", "probe-accuracy", "top5_accuracy", {"probe": "low-pass:50.0,recipe=moco"}, True
-        ),
+        Line(f"{said}top-{k} accuracy", "probe-accuracy", f"top{k}_accuracy", {"probe": probe}, True)
+        for said, probe in (("", "linear:recipe=moco"), ("low-pass ", "low-pass:50.0,recipe=moco"))
+        for k in (1, 5)
     ]
     for kind, evaluation, quantity in (
         ("targeted", "impersonation", "relative_quantile"),
@@ -110,47 +93,30 @@ def _petrov() -> tuple[Line, ...]:
                 name = f"{kind}, {said}, eps = {eps}, {steps} iterations"
                 lines.append(Line(name, evaluation, found, given, found == quantity))
     risky = {"ball": "linf:0.05", "divergence": "l2"}
+    breakaway, overlap = {**risky, "attack": attack(25)}, {**risky, "attack": attack(10)}
     at = {"ball": "linf:0.1", "divergence": "l2", "probe": "linear:recipe=moco"}
+    rate = "impersonation", "impersonation_success_rate"
     return (
         *lines,
-        Line("breakaway risk", "breakaway", "breakaway_risk", {**risky, "attack": attack(25)}, True),
-        Line(
-            "nearest neighbour accuracy",
-            "breakaway",
-            "nearest_neighbour_accuracy",
-            {**risky, "attack": attack(25)},
-            True,
-        ),
-        Line("overlap risk", "overlap", "overlap_risk", {**risky, "attack": attack(10)}, True),
-        Line("median adversarial margin", "overlap", "adversarial_margin", {**risky, "attack": attack(10)}, True),
+        Line("breakaway risk", "breakaway", "breakaway_risk", breakaway, True),
+        Line("nearest neighbour accuracy", "breakaway", "nearest_neighbour_accuracy", breakaway, True),
+        Line("overlap risk", "overlap", "overlap_risk", overlap, True),
+        Line("median adversarial margin", "overlap", "adversarial_margin", overlap, True),
         Line("average certified radius", "randomized-smoothing", "average_certified_probe_radius"),
         Line("center smoothing, universal quantile", "center-smoothing", "certified_universal_quantile", {}, True),
         *(
-            Line(
-                f"impersonation rate, {steps} iterations",
-                "impersonation",
-                "impersonation_success_rate",
-                {**at, "attack": attack(steps)},
-                True,
-            )
+            Line(f"impersonation rate, {steps} iterations", *rate, {**at, "attack": attack(steps)}, True)
             for steps in (5, 10, 30, 50)
         ),
     )
 
 
 def _zhong() -> tuple[Line, ...]:
-    kinds = (
-        "gamma:0.2",
-        "gamma:5.0",
-        "global-shuffle",
-        "global-shuffle:patch=4",
-        "local-shuffle",
-        "local-shuffle:patch=4",
-    )
+    shuffles = [f"{scope}-shuffle{patch}" for scope in ("global", "local") for patch in ("", ":patch=4")]
     lines = []
     for probe in ("knn", "linear"):
         lines.append(Line(f"Orig, {probe}", "corruption-test", "clean_accuracy", {"probe": probe}, True))
-        for kind in kinds:
+        for kind in ("gamma:0.2", "gamma:5.0", *shuffles):
             given = {"probe": probe, "corruption": kind}
             lines.append(Line(f"{kind}, {probe}", "corruption-test", "corrupted_accuracy", given, True))
         given = {"probe": probe, "corruption": "all"}
@@ -167,15 +133,11 @@ def _zhong() -> tuple[Line, ...]:
 
 
 def _cheng() -> tuple[Line, ...]:
+    drawn, of, near = ("10 random", "10 least by SPADE"), {"margin": "untargeted"}, {"ball": "linf:8/255"}
     clever = [
-        Line(
-            f"CLEVER {ball}, {samples} (table 9)",
-            "clever",
-            "clever_score",
-            {"ball": ball, "margin": "untargeted", "samples": samples},
-        )
+        Line(f"CLEVER {ball}, {samples} (table 9)", "clever", "clever_score", {**of, "ball": ball, "samples": samples})
         for ball in ("l2:5.0", "linf:0.5")
-        for samples in ("10 by SPADE", "10 random", "10 least by SPADE")
+        for samples in ("10 by SPADE", *drawn)
     ]
     return (
         Line("SPADE score, k = 10", "spade", "spade_score", {"k": "10"}),
@@ -185,13 +147,8 @@ def _cheng() -> tuple[Line, ...]:
         Line("hops, 100 random edges (table 2)", "spade", "edge_hops", {"edges": "100 random"}),
         *clever,
         *(
-            Line(
-                f"GAIRAT weight, {samples} (A.11)",
-                "clever",
-                "gairat_weight",
-                {"ball": "linf:8/255", "samples": samples},
-            )
-            for samples in ("10 random", "10 least by SPADE")
+            Line(f"GAIRAT weight, {samples} (A.11)", "clever", "gairat_weight", {**near, "samples": samples})
+            for samples in drawn
         ),
     )
 
@@ -203,30 +160,19 @@ def _ko() -> tuple[Line, ...]:
         for eps in ("0", "0.2", "0.4", "0.6", "0.8")
     ]
     probes = {"linear": "linear probing", "synbench-robust": "robust linear probing"}
-    accuracy = [
-        Line(f"accuracy, {said}", "probe-accuracy", "top1_accuracy", {"probe": probe}, True)
-        for probe, said in probes.items()
-    ]
-    corrupted = [
-        Line(f"corruption error, {said}", "corruption-error", "mean_corruption_error", {"probe": probe}, True)
-        for probe, said in probes.items()
-    ]
-    attacked = [
-        Line(
-            f"attack success rate, {said}",
-            "robust-accuracy",
-            "attack_success_rate",
-            {"probe": probe, "attack": "pgd:steps=10 at the probe"},
-            True,
-        )
-        for probe, said in probes.items()
-    ]
+    of_probes: tuple[tuple[str, str, str, dict[str, str]], ...] = (
+        ("accuracy", "probe-accuracy", "top1_accuracy", {}),
+        ("corruption error", "corruption-error", "mean_corruption_error", {}),
+        ("attack success rate", "robust-accuracy", "attack_success_rate", {"attack": "pgd:steps=10 at the probe"}),
+    )
     return (
         *scores,
         Line("argmax eps, a_t = 0.7", "synbench", "suggested_budget", {"threshold": "0.7"}),
-        *accuracy,
-        *corrupted,
-        *attacked,
+        *(
+            Line(f"{what}, {said}", evaluation, quantity, {"probe": probe, **at}, True)
+            for what, evaluation, quantity, at in of_probes
+            for probe, said in probes.items()
+        ),
     )
 
 
@@ -248,9 +194,7 @@ def paper_table(results: Sequence[Result], suite: str) -> str:
     """
     if suite not in TABLES:
         return ""
-    by_encoder: dict[str, list[Result]] = {}
-    for result in results:
-        by_encoder.setdefault(result.encoder.name, []).append(result)
+    by_encoder = grouped((result.encoder.name, result) for result in results)
     rows, missing = [], []
     for line in TABLES[suite]:
         found = [line.found(mine) for mine in by_encoder.values()]

@@ -149,7 +149,7 @@ def gates_markdown(answers: Sequence[Answer], results: Sequence[Result], warning
     shown = [line for line, end in zip(table, ends, strict=True) if end <= COMMENT]
     parts = [
         f"### Holdfast: {f'{len(failed)} of {count} failed' if failed else f'{count} passed'}",
-        _markdown(f"Measured on {text.listed(list(sets))}{by}.") if sets else "Nothing was measured.",
+        _markdown(f"Measured on {text.listed(sets)}{by}.") if sets else "Nothing was measured.",
         "\n".join(f"- {_markdown(warning)}" for warning in warnings),
         "\n".join(shown),
         f"{len(table) - len(shown):,} more answers did not fit." if len(shown) < len(table) else "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf, isfinite, isnan
 from typing import Any
 
@@ -205,14 +205,15 @@ def setting(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def listed(parts: list[str]) -> str:
+def listed(parts: Iterable[str]) -> str:
     """Return a list as English.
 
     Example:
         >>> listed(["a"]), listed(["a", "b", "c"])
         ('a', 'a, b and c')
     """
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def among(names: Sequence[str], everyone: Collection[str]) -> str:
@@ -222,7 +223,7 @@ def among(names: Sequence[str], everyone: Collection[str]) -> str:
         >>> among(["a", "b"], ["a", "b"]), among(["a"], ["a", "b"])
         ('all encoders', 'a')
     """
-    return ALL if len(everyone) > 1 and set(names) == set(everyone) else listed(list(names))
+    return ALL if len(everyone) > 1 and set(names) == set(everyone) else listed(names)
 
 
 def have(names: Sequence[str]) -> str:

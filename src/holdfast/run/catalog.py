@@ -35,8 +35,11 @@ RVCL = {
     "margin-distribution": {},
     "probe-accuracy": {"probes": ["linear:recipe=rvcl"]},
 }
+AT_RVCL = {"attacks": ["pgd"], "probes": ["linear:recipe=rvcl"]}
+KO_PROBES = {"probes": ["linear", "synbench-robust"]}
 CIFAR = 0.225 / 255
 """One step of a pixel in the units of the paper's normalised CIFAR-10 images, as a fraction of the range."""
+SMALL, LARGEST = f"linf:{4 * CIFAR:.7f}", f"linf:{16 * CIFAR:.7f}"
 
 
 def _steps(count: int) -> str:
@@ -54,40 +57,24 @@ PROTOCOLS: dict[str, tuple[str, Settings]] = {
         {
             **RVCL,
             "instance-accuracy": {"balls": ["linf:0.1"], "generate": "linf:0.3", "negatives": 1},
-            "robust-accuracy": {
-                "balls": ["linf:0.15", "linf:0.2"],
-                "attacks": ["pgd"],
-                "probes": ["linear:recipe=rvcl"],
-            },
+            "robust-accuracy": {"balls": ["linf:0.15", "linf:0.2"], **AT_RVCL},
         },
     ),
     "wang2022-cifar10": (
         "RVCL on CIFAR-10 (Wang and Liu 2022): the same with the radii of its colour images",
         {
             **RVCL,
-            "instance-accuracy": {
-                "balls": [f"linf:{4 * CIFAR:.7f}"],
-                "generate": f"linf:{16 * CIFAR:.7f}",
-                "negatives": 1,
-            },
-            "robust-accuracy": {
-                "balls": ["linf:8/255", "linf:16/255"],
-                "attacks": ["pgd"],
-                "probes": ["linear:recipe=rvcl"],
-            },
+            "instance-accuracy": {"balls": [SMALL], "generate": LARGEST, "negatives": 1},
+            "robust-accuracy": {"balls": ["linf:8/255", "linf:16/255"], **AT_RVCL},
         },
     ),
     "ko2022": (
         "SynBench (Ko et al. 2022): the score of each budget, standard and robust linear probes, corruptions",
         {
             "synbench": {"mode": "published"},
-            "probe-accuracy": {"probes": ["linear", "synbench-robust"]},
-            "robust-accuracy": {
-                "balls": ["l2:0.5"],
-                "attacks": ["pgd:steps=10"],
-                "probes": ["linear", "synbench-robust"],
-            },
-            "corruption-error": {"probes": ["linear", "synbench-robust"]},
+            "probe-accuracy": KO_PROBES,
+            "robust-accuracy": {"balls": ["l2:0.5"], "attacks": ["pgd:steps=10"], **KO_PROBES},
+            "corruption-error": KO_PROBES,
         },
     ),
     "petrov2022": (
@@ -115,15 +102,8 @@ PROTOCOLS: dict[str, tuple[str, Settings]] = {
         "SPADE (Cheng et al. 2021): spectral scores, hops of the worst edges, CLEVER at worst, random and best images",
         {
             "spade": {"sweep": [5, 20], "planes": True},
-            "clever": {
-                "batches": 500,
-                "draws": 1024,
-                "rivals": 10,
-                "random": 100,
-                "guided": 10,
-                "least": 10,
-                "gairat": ["linf:8/255"],
-            },
+            "clever": {"batches": 500, "draws": 1024, "rivals": 10, "random": 100, "guided": 10, "least": 10}
+            | {"gairat": ["linf:8/255"]},
         },
     ),
 }

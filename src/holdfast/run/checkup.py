@@ -107,20 +107,18 @@ def loading_checks(
     """Return whether ``load`` gives one encoder twice, then ``all_health_checks`` of it."""
     first, again = load(), load()
     status: Status = "ok" if first.fingerprint == again.fingerprint else "failed"
+    unseen = without_source(first.module)
+    other = (
+        f" No source was found of {unseen[0]}: another version of Python gives another fingerprint." if unseen else ""
+    )
     sentence = (
-        f"Both times its fingerprint is {first.fingerprint}.{_changing(first)}"
+        f"Both times its fingerprint is {first.fingerprint}.{other}"
         if status == "ok"
         else "Two loads give two encoders, so some weights are random: load them or fix their seed."
     )
     loads = Check(name="loads the same twice", status=status, sentence=sentence)
     examined = all_health_checks if status == "ok" else essential_checks
     return [loads, *examined(first, pixels, run)]
-
-
-def _changing(encoder: Encoder) -> str:
-    """Return a sentence on code without a source, whose fingerprint differs between versions of Python."""
-    names = without_source(encoder.module)
-    return f" No source was found of {names[0]}: another version of Python gives another fingerprint." if names else ""
 
 
 def all_health_checks(

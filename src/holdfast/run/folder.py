@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, explained
 from holdfast.core.files import sealed, unsealed
 from holdfast.measure.store import Key, Store
 from holdfast.run.engines.ranks import LEASES
@@ -28,11 +28,9 @@ def check_free(folder: Path, mark: str = REQUEST, others: Collection[str] = ()) 
     Raises:
         HoldfastError: it cannot be written, or holds something else than the same verb leaves there.
     """
-    try:
+    with explained(f"cannot write to {folder}", "choose another --out", OSError):
         folder.mkdir(parents=True, exist_ok=True)
         names = _names(folder)
-    except OSError as error:
-        raise HoldfastError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
     if names - set(others) and mark not in names:
         raise HoldfastError(f"{folder} is not empty; choose another --out, or delete what is in it")
 

@@ -208,10 +208,6 @@ def _rounding(checked: CheckedEncoder) -> float:
     return _size(checked.codes) * coarsest**0.5
 
 
-def _vectors(checked: CheckedEncoder) -> Answer:
-    return "ok", f"Each image becomes a vector of {checked.codes.shape[1]} numbers."
-
-
 def _mode(checked: CheckedEncoder) -> Answer:
     training = [name or "the module" for name, part in checked.encoder.module.named_modules() if part.training]
     if training:
@@ -399,7 +395,7 @@ def _kinds(part: nn.Module) -> list[str]:
 
 
 QUESTIONS: dict[str, Callable[[CheckedEncoder], Answer]] = {
-    "one vector per image": _vectors,
+    "one vector per image": lambda checked: ("ok", f"Each image becomes a vector of {checked.codes.shape[1]} numbers."),
     "evaluation mode": _mode,
     "weights registered": _registered,
     "finite": finite,

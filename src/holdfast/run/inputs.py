@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from holdfast.core.encoder import MADE_IN_PYTHON, Domain, Encoder
-from holdfast.core.errors import HoldfastError, HoldfastWarning, UnknownName
+from holdfast.core.errors import HoldfastError, HoldfastWarning, check_known, warn
 from holdfast.core.geometry import Preprocessing
 from holdfast.core.images import Images
 from holdfast.data import by_name as data
@@ -306,12 +306,10 @@ def _warn_of_other_rows(codes: Sequence[Embeddings]) -> None:
     for other in others:
         shared = len(known & set(other.stored.ids))
         if not shared == len(known) == len(other.stored):
-            warnings.warn(
+            warn(
                 f"{first.name} and {other.name} hold embeddings of different images ({shared} ids are in both, of "
                 f"{len(known)} "
-                f"and {len(other.stored)}), so their numbers stand apart and are not compared",
-                HoldfastWarning,
-                stacklevel=2,
+                f"and {len(other.stored)}), so their numbers stand apart and are not compared"
             )
 
 
@@ -356,9 +354,7 @@ def _called_by_source(encoder: Encoder) -> Encoder:
 
 def _baselines(request: Request, encoders: Sequence[Encoder]) -> list[Encoder]:
     kinds = ("pixels", "random")
-    for name in request.baselines:
-        if name not in kinds:
-            raise UnknownName("baseline", name, kinds)
+    check_known("baseline", request.baselines, kinds)
     baselines: list[Encoder] = []
     if "pixels" in request.baselines:
         for encoder in {encoder.domain: encoder for encoder in reversed(encoders)}.values():
@@ -369,11 +365,9 @@ def _baselines(request: Request, encoders: Sequence[Encoder]) -> list[Encoder]:
         drawn: dict[str, tuple[Encoder, list[str]]] = {}
         without = [encoder.name for encoder in encoders if not encoder.parameters]
         if without:
-            warnings.warn(
+            warn(
                 f"random baseline: left out for {listed(without)}, which {'has' if len(without) == 1 else 'have'} no "
-                "weights to draw again",
-                HoldfastWarning,
-                stacklevel=2,
+                "weights to draw again"
             )
         for encoder in encoders:
             if not encoder.parameters:

@@ -23,9 +23,10 @@ import torch
 
 from holdfast.bounds.network.size import nonlinear_entries
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import HoldfastError, warn
 from holdfast.core.images import Images, constant_images
 from holdfast.core.optimised import operations, optimised
+from holdfast.core.records import grouped
 from holdfast.encoders.baseline import is_baseline
 from holdfast.encoders.embeddings import Embeddings
 from holdfast.measure.evaluation import Evaluation, answerable, changes_by_default, inapplicable, restricted, settings
@@ -104,17 +105,16 @@ def drop_unanswerable(evaluations: Sequence[Evaluation], inputs: Inputs) -> list
         encoder.name: [each for each in evaluations if answerable(each, encoder, inputs.images(encoder))]
         for encoder in inputs.encoders
     }
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for encoder in inputs.encoders:
-        silent = tuple(each.name for each in evaluations if each not in by_encoder[encoder.name])
-        alike.setdefault(silent, []).append(encoder.name)
+    alike = grouped(
+        (tuple(each.name for each in evaluations if each not in answers), name) for name, answers in by_encoder.items()
+    )
     for silent, named in alike.items():
         if not silent:
             continue
-        sentence = f"codes alone are known of {listed(named)}, which cannot answer {listed(list(silent))}: {WANTS_MORE}"
+        sentence = f"codes alone are known of {listed(named)}, which cannot answer {listed(silent)}: {WANTS_MORE}"
         if not any(by_encoder.values()):
             raise HoldfastError(f"{sentence}; name the encoder that made them")
-        warnings.warn(sentence, HoldfastWarning, stacklevel=4)
+        warn(sentence, 3)
     return [each for each in evaluations if any(each in answers for answers in by_encoder.values())]
 
 
@@ -141,7 +141,7 @@ def drop_inapplicable(
             continue
         fewer, by_default = restricted(evaluation, needs), changes_by_default(evaluation)
         if not by_default or (request.only and fewer is None):
-            named = evaluation.name if by_default else f"{listed(list(map(str, needs)))} (of {evaluation.name})"
+            named = evaluation.name if by_default else f"{listed(map(str, needs))} (of {evaluation.name})"
             raise HoldfastError(f"{_misfit([named], *next(iter(needs.values())))} Leave it out.")
         for why in dict.fromkeys(needs.values()):
             changes = listed([str(change) for change, reason in needs.items() if reason == why])
@@ -150,7 +150,7 @@ def drop_inapplicable(
             kept.append(fewer)
     if left:
         sentences = (_misfit(names, *why) for why, names in left.items())
-        warnings.warn(f"Left out: {' '.join(sentences)}", HoldfastWarning, stacklevel=4)
+        warn(f"Left out: {' '.join(sentences)}", 3)
     return kept
 
 
@@ -179,11 +179,10 @@ def drop_unreachable(
     if min(entries.values()) <= largest:
         return list(evaluations)
     sizes = listed([f"{name} has at least {count:,}" for name, count in entries.items()])
-    warnings.warn(
+    warn(
         f"{listed(neurons)} are left out: they bound networks of up to {largest:,} nonlinear entries, and {sizes}; center, "
         "feature and randomized smoothing certify any encoder, by noisy copies",
-        HoldfastWarning,
-        stacklevel=4,
+        3,
     )
     return [each for each in evaluations if each.name not in neurons]
 
@@ -220,11 +219,9 @@ def plan_for_large_encoders(request: Request, encoders: Sequence[Encoder]) -> li
     kinds = {type(evaluation) for evaluation in plan}
     absent = [each.name for each in whole if type(each) not in kinds]
     missing = f", and leaves {listed(absent)} out" if absent else ""
-    warnings.warn(
+    warn(
         f"{name} takes {largest / 1e6:,.0f} million operations an image, so quick {_less(largest)}{missing}; --suite "
-        "standard asks for everything, --device cuda is faster",
-        HoldfastWarning,
-        stacklevel=2,
+        "standard asks for everything, --device cuda is faster"
     )
     return plan
 

@@ -7,7 +7,6 @@ are the fields of the request; it has one table per evaluation, whose keys are t
 from __future__ import annotations
 
 import tomllib
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,12 +19,14 @@ from holdfast.attacks.presets import attack_fields, attacks_in_balls
 from holdfast.core.balls import Ball, balls_of, read_ball
 from holdfast.core.errors import (
     HoldfastError,
-    HoldfastWarning,
     OutOfRange,
     UnknownName,
-    Unreadable,
     check_given_once,
+    check_known,
     check_no_blanks,
+    explained,
+    readable,
+    warn,
 )
 from holdfast.core.options import (
     BatchSize,
@@ -57,10 +58,6 @@ def _several(value: Any) -> Any:
     return () if value is None else (value,) if isinstance(value, str) else value
 
 
-def _budget(value: Any) -> float | None:
-    return None if value is None else seconds(value)
-
-
 def _texts(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return settings as JSON holds them."""
     return {name: {field: plain(value) for field, value in fields.items()} for name, fields in settings.items()}
@@ -83,7 +80,9 @@ class Request(Record):
     batch_size: BatchSize = DEFAULTS["batch_size"]
     limit: Limit = Field(default=DEFAULTS["limit"], ge=1)
     bank_limit: int | None = Field(default=None, ge=1)
-    budget: Annotated[Budget, BeforeValidator(_budget)] = DEFAULTS["budget"]
+    budget: Annotated[Budget, BeforeValidator(lambda value: None if value is None else seconds(value))] = DEFAULTS[
+        "budget"
+    ]
     baselines: tuple[str, ...] = ()
     arch: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
     size: Size = Field(default=DEFAULTS["size"], ge=1)
@@ -106,8 +105,7 @@ class Request(Record):
         with _in_a_sentence():
             request = cls(**keywords)
         _ = request.balls
-        if request.suite not in SUITES:
-            raise UnknownName("suite", request.suite, SUITES)
+        check_known("suite", request.suite, SUITES)
         return request
 
     @property
@@ -149,9 +147,7 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
     """Return the evaluations of ``request`` with their settings, for encoders with up to ``operations`` per image."""
     known = evaluations()
     check_given_once("only", request.only)
-    for name in (*request.only, *request.settings):
-        if name not in known:
-            raise UnknownName("evaluation", name, known)
+    check_known("evaluation", (*request.only, *request.settings), known)
     every = [name for name in known if not known[name].by_name]
     names = request.only or list(SUITES[request.suite].settings) or every
     kinds = [known[name] for name in names if not (request.black_box and known[name].needs_gradients)]
@@ -170,7 +166,7 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
     chosen = _merged(_merged(_merged(sizes, over), blind), request.settings)
     plan = _with_bank(request, [build(kind, chosen.get(kind.name, {})) for kind in kinds])
     for name in set(request.settings) - {evaluation.name for evaluation in plan}:
-        warnings.warn(f"[{name}] changes nothing, because {name} is not run", HoldfastWarning, stacklevel=2)
+        warn(f"[{name}] changes nothing, because {name} is not run")
     for evaluation in plan:
         if isinstance(count := getattr(evaluation, "samples", None), int) and count < 1:
             raise OutOfRange(f"{evaluation.name}: samples", count, "at least 1 image")
@@ -206,9 +202,7 @@ def build(kind: type[Evaluation], values: Mapping[str, Any]) -> Evaluation:
         holdfast.core.errors.UnknownName: ... Did you mean 'samples'? Known: ...
     """
     known = fields_of(kind)
-    for name in values:
-        if name not in known:
-            raise UnknownName(f"settings of {kind.name}", name, known)
+    check_known(f"settings of {kind.name}", values, known)
     types = types_of(kind)
     return kind(**{name: convert(value, types[name], f"{kind.name}.{name}") for name, value in values.items()})
 
@@ -220,12 +214,10 @@ def _merged(below: Settings, above: Settings) -> dict[str, dict[str, Any]]:
 
 def _read(file: Path) -> dict[str, Any]:
     """Return the request in a TOML file, its tables gathered under ``settings``."""
-    try:
-        content = tomllib.loads(file.read_text())
-    except OSError as error:
-        raise Unreadable(f"--config {file}", error) from error
-    except (ValueError, RecursionError) as error:  # no TOML, no text, too large a number, or too deeply nested
-        raise Unreadable(f"--config {file}", f"it is not valid TOML ({error})") from error
+    with readable(f"--config {file}", "", OSError):
+        text = file.read_bytes()
+    with explained(f"--config {file} is not valid TOML", "correct it", ValueError, RecursionError):
+        content = tomllib.loads(text.decode())
     known = [name for name in Request.model_fields if name != "settings"]
     tables = evaluations()
     for key, value in content.items():

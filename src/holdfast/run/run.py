@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 
 from holdfast.core.clock import budget_start
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning
+from holdfast.core.errors import BudgetSpentError, HoldfastError, warn
 from holdfast.core.options import RunOptions, declared
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import Observed, RunSettings
@@ -218,14 +217,12 @@ class Run:
     def warn_of(self, missing: int) -> None:
         """Warn of ``missing`` images, if there are any."""
         if missing and self.is_main:
-            warnings.warn(self.left_over(missing), HoldfastWarning, stacklevel=5)  # from who called the command
+            warn(self.left_over(missing), 4)  # from who called the command
 
 
 def _warn_of_damage(store: Store) -> None:
     if damaged := store.damaged():
-        warnings.warn(
+        warn(
             f"{some(damaged)} cannot be read (damaged, or of another version of holdfast) and count as never computed; what "
-            "this command asks for is computed again from what else is kept, delete the others",
-            HoldfastWarning,
-            stacklevel=2,
+            "this command asks for is computed again from what else is kept, delete the others"
         )

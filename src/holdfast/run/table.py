@@ -24,7 +24,7 @@ from holdfast.run.checkup import IMAGES, essential_checks
 from holdfast.run.computing import Computing, EncoderState, learn_all, once
 from holdfast.run.conclusions import Cells, MissingCells, finish
 from holdfast.run.engines.base import Engine, Local
-from holdfast.run.engines.processes import Automatic, Processes, one_thread
+from holdfast.run.engines.processes import Automatic, Processes, torch_threads
 from holdfast.run.engines.ranks import Ranks
 from holdfast.run.forecast import SHORT, pictures_of, seconds_per_forward
 from holdfast.run.inputs import Inputs
@@ -231,7 +231,7 @@ def look_up(encoder: Encoder, inputs: Inputs, evaluations: Sequence[Evaluation],
         applicable = [evaluation for evaluation in evaluations if answerable(evaluation, encoder, images)]
         missing = cells.look_up(encoder, images, bank, applicable)
         if missing.evaluations:
-            with nullcontext() if isinstance(cells.work.engine, Local) else one_thread():
+            with nullcontext() if isinstance(cells.work.engine, Local) else torch_threads(1):
                 seconds = seconds_per_forward(encoder.to(_device_of_pace(cells.run), cells.run.dtype))
                 cells.work.forecast.know_pace(encoder.name, seconds)
         return missing

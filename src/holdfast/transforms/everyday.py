@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from holdfast.core import noise as streams
-from holdfast.core.errors import HoldfastError, OutOfRange
+from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.transforms.base import ImagePixels, Transform
 from holdfast.transforms.filters import gaussian_kernel, mapped, smoothed
@@ -29,11 +29,8 @@ class Blur(Transform):
     sigma: float
     """Standard deviation of the blur, as a fraction of the shorter side."""
     name = "blur"
+    allowed = ("sigma in [0, 1]",)
     severities = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.sigma <= 1:
-            raise OutOfRange("blur: sigma", self.sigma, "a fraction of the shorter side in 0..1")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         return smoothed(pixels, gaussian_kernel(self.sigma * min(pixels.shape[-2:])))
@@ -47,11 +44,8 @@ class Brightness(Transform):
     amount: float
     """Value added to every pixel, from -1 to 1."""
     name = "brightness"
+    allowed = ("amount in [-1, 1]",)
     severities = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
-
-    def __post_init__(self) -> None:
-        if not -1 <= self.amount <= 1:
-            raise OutOfRange("brightness: amount", self.amount, "in -1..1")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         return pixels + self.amount
@@ -65,11 +59,8 @@ class Contrast(Transform):
     factor: float
     """Factor of each pixel's distance from the mean, at least 0; 1 changes nothing."""
     name = "contrast"
+    allowed = ("factor in [0, inf)",)
     severities = (1.0, 0.8, 0.6, 0.4, 0.25, 0.1)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.factor < float("inf"):
-            raise OutOfRange("contrast: factor", self.factor, "at least 0")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         if self.factor == 1:
@@ -86,11 +77,8 @@ class Crop(Transform):
     share: float
     """Fraction of each side that is cut away, from -1 to below 1; negative values pad with black."""
     name = "crop"
+    allowed = ("share in [-1, 1)",)
     severities = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
-
-    def __post_init__(self) -> None:
-        if not -1 <= self.share < 1:
-            raise OutOfRange("crop: share", self.share, "in [-1, 1)")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         if self.share == 0:  # which interpolation would blur by its rounding
@@ -118,10 +106,7 @@ class Gamma(Transform):
     gamma: float
     """Exponent of each pixel value, above 0; below 1 brightens."""
     name = "gamma"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.gamma < float("inf"):
-            raise OutOfRange("gamma: gamma", self.gamma, "above 0")
+    allowed = ("gamma in (0, inf)",)
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         level = pixels.double() * 255
@@ -157,12 +142,9 @@ class HueSaturation(Transform):
     amount: float
     """Quarter circles by which the hue turns, from 0 to 1; saturation falls by half of it."""
     name = "hue-saturation"
+    allowed = ("amount in [0, 1]",)
     channels = (1, 3)
     severities = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.amount <= 1:
-            raise OutOfRange("hue-saturation: amount", self.amount, "in 0..1")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         if pixels.shape[1] != 3 or self.amount == 0:
@@ -197,12 +179,9 @@ class Jpeg(Transform):
     quality: int | None
     """Quality of the JPEG encoder, 1 to 100; none changes nothing."""
     name = "jpeg"
+    allowed = ("quality in [1, 100]",)
     channels = (1, 3)
     severities = (None, 90, 70, 50, 30, 10)
-
-    def __post_init__(self) -> None:
-        if self.quality is not None and not 1 <= self.quality <= 100:
-            raise OutOfRange("jpeg: quality", self.quality, "in 1..100, or none")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         return pixels if self.quality is None else compressed(pixels, self.quality)
@@ -239,12 +218,9 @@ class GaussianNoise(Transform):
     std: float
     """Standard deviation of the noise, in pixel units."""
     name = "noise"
+    allowed = ("std in [0, inf)",)
     draws = True
     severities = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.std < float("inf"):
-            raise OutOfRange("noise: std", self.std, "at least 0")
 
     def change(self, pixels: ImagePixels, noise: streams.Noise) -> ImagePixels:
         return pixels + self.std * noise.normal(pixels.shape[1:], pixels.dtype)
@@ -258,11 +234,8 @@ class Resize(Transform):
     scale: float
     """Size in between, as a fraction of the original size."""
     name = "resize"
+    allowed = ("scale in (0, 1]",)
     severities = (1.0, 0.75, 0.5, 0.35, 0.25, 0.125)
-
-    def __post_init__(self) -> None:
-        if not 0 < self.scale <= 1:
-            raise OutOfRange("resize: scale", self.scale, "in (0, 1]")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         if self.scale == 1:
@@ -281,11 +254,8 @@ class Rotation(Transform):
     degrees: float
     """Angle, in degrees."""
     name = "rotation"
+    allowed = ("degrees in [-360, 360]",)
     severities = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
-
-    def __post_init__(self) -> None:
-        if not -360 <= self.degrees <= 360:
-            raise OutOfRange("rotation: degrees", self.degrees, "in -360..360")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         if self.degrees == 0:  # which interpolation would blur by its rounding

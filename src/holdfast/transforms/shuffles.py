@@ -37,11 +37,7 @@ class Shuffle(Transform):
     patch: int = 0
     """Pixels per side of a patch, instead of `grid`; 0: `grid` decides."""
 
-    def __post_init__(self) -> None:
-        if self.grid < 1:
-            raise OutOfRange("grid", self.grid, "at least 1 patch per side")
-        if self.patch < 0:
-            raise OutOfRange("patch", self.patch, "at least 1 pixel, or 0 where grid decides")
+    allowed = ("grid in [1, inf)", "patch in [0, inf)")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         return ordered(pixels, self.order(*pixels.shape[-2:]))

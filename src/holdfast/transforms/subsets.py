@@ -23,10 +23,11 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
+from holdfast.core.errors import HoldfastError, OutOfRange, check_known
 from holdfast.core.files import hashed
 from holdfast.core.images import Images
-from holdfast.core.settings import TextSettings, check_positive, read
+from holdfast.core.records import grouped
+from holdfast.core.settings import TextSettings, read
 
 PROFILES = ("pareto", "exponential")
 MANY, FEW = 100, 20
@@ -76,8 +77,7 @@ def long_tail_counts(classes: int, most: int, least: int, profile: str = "pareto
     """
     if not 1 <= least <= most:
         raise OutOfRange("images per class of a long tail", (least, most), "1 <= least <= most")
-    if profile not in PROFILES:
-        raise UnknownName("profile of a long tail", profile, PROFILES)
+    check_known("profile of a long tail", profile, PROFILES)
     if profile == "exponential":
         powers = (least / most) ** (np.arange(classes) / max(1, classes - 1))
         return tuple(int(most * power + 1e-9) for power in powers)  # which may miss a whole number by rounding
@@ -152,9 +152,7 @@ def chosen(images: Images, counts: dict[int, int], seed: int) -> Images:
     Raises:
         HoldfastError: A class has too few images.
     """
-    of: dict[int, list[int]] = {}
-    for row, label in enumerate(labels_of(images)):
-        of.setdefault(label, []).append(row)
+    of = grouped((label, row) for row, label in enumerate(labels_of(images)))
     rows: list[int] = []
     for label, count in counts.items():
         if len(of[label]) < count:
@@ -199,10 +197,8 @@ class LongTailed(Subset):
     profile: str = PROFILES[0]
     """`pareto`, as in Zhong et al., or `exponential`, as in CIFAR-10-LT."""
     name = "long-tail"
+    allowed = ("most in (0, inf)", "least in (0, inf)")
     example = "most=5000,least=50"
-
-    def __post_init__(self) -> None:
-        check_positive(self, "most", "least")
 
     def of(self, images: Images, seed: int, load: Callable[[str], Images]) -> Images:
         return self.tail(images, seed).images
@@ -220,10 +216,8 @@ class Uniform(Subset):
     total: int
     """Largest number of images."""
     name = "uniform"
+    allowed = ("total in (0, inf)",)
     example = "total=12400"
-
-    def __post_init__(self) -> None:
-        check_positive(self, "total")
 
     def of(self, images: Images, seed: int, load: Callable[[str], Images]) -> Images:
         return uniform_subset(images, self.total, seed)
@@ -237,10 +231,8 @@ class SomeClasses(Subset):
     count: int
     """Number of classes."""
     name = "classes"
+    allowed = ("count in (0, inf)",)
     example = "count=100"
-
-    def __post_init__(self) -> None:
-        check_positive(self, "count")
 
     def of(self, images: Images, seed: int, load: Callable[[str], Images]) -> Images:
         sizes = Counter(labels_of(images))

@@ -122,19 +122,16 @@ def test_every_question_has_a_place_of_its_own():
     assert len({question.text for question in found}) == len({question.place for question in found}) == len(found)
 
 
-def test_report_json_has_the_screen_and_its_old_names():
+def test_report_json_has_the_screen():
     results, failures = everything()
     contents = Contents(results, failures)
     again = Report.model_validate_json(report(contents).model_dump_json())
-    (shown,), (old,) = again.first_screens, again.scorecards
-    first = contents.first_screens[0]
-    assert (
-        [row.title for row in shown.rows] == [row.title for row in first.rows] == [line.question for line in old.lines]
-    )
-    assert shown.leader == first.leader
-    for row, line in zip(shown.rows, old.lines, strict=True):
-        numbers = {cell.encoder: cell.estimates[0].value for cell in row.cells if cell.estimates}
-        assert {answer.encoder: answer.value for answer in line.answers} == pytest.approx(numbers, nan_ok=True)
+    (shown,), (first,) = again.first_screens, contents.first_screens
+    assert [row.title for row in shown.rows] == [row.title for row in first.rows]
+    assert (shown.leader, shown.verdict, shown.encoders) == (first.leader, first.verdict, first.encoders)
+    for row, own in zip(shown.rows, first.rows, strict=True):
+        values = [estimate.value for cell in own.cells for estimate in cell.estimates]
+        assert [e.value for cell in row.cells for e in cell.estimates] == pytest.approx(values, nan_ok=True)
 
 
 def test_the_page_says_each_number_of_the_screen_once_with_its_interval():

@@ -21,7 +21,7 @@ from holdfast.encoders.embeddings import Embeddings
 from holdfast.measure.population import Population
 from holdfast.run.engines import processes as module
 from holdfast.run.engines.base import Local
-from holdfast.run.engines.processes import EACH, Automatic, Processes, automatic, one_thread
+from holdfast.run.engines.processes import EACH, Automatic, Processes, automatic, torch_threads
 from holdfast.run.engines.requested import engine_of, threaded
 from tests import tiny
 from tests.facts import warned
@@ -123,7 +123,7 @@ def test_codes_that_were_computed_elsewhere_are_left_to_this_process() -> None:
 def test_one_thread_computes_inside_and_as_many_as_before_afterwards() -> None:
     torch.set_num_threads(2)
     try:
-        with one_thread():
+        with torch_threads(1):
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
     finally:

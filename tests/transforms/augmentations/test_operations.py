@@ -16,6 +16,7 @@ from holdfast.transforms.augmentations import cropping as random_affine
 from holdfast.transforms.augmentations import cropping as random_resized_crop
 from holdfast.transforms.augmentations.colour import luma
 from holdfast.transforms.base import Transform
+from tests.facts import refused
 from tests.transforms.augmentations.photographs import patches
 
 declare_missing_operators()
@@ -165,25 +166,25 @@ def test_images_too_small_to_reflect_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "fact"),
     [
-        ("horizontal-flip:p=1.5", "probability"),
-        ("color-jitter:p=-1", "probability"),
-        ("color-jitter:hue=0.6", r"0\.\.0\.5"),
-        ("color-jitter:contrast=-1", "at least 0"),
-        ("random-crop:padding=0", "at least 1 pixel"),
+        ("horizontal-flip:p=1.5", "[0, 1]"),
+        ("color-jitter:p=-1", "[0, 1]"),
+        ("color-jitter:hue=0.6", "[0, 0.5]"),
+        ("color-jitter:contrast=-1", "[0, inf)"),
+        ("random-crop:padding=0", "[1, inf)"),
         ("random-crop:padding_mode=edge", "reflect, zeros"),
-        ("random-resized-crop:scale_min=0", "scale_min and scale_max"),
-        ("random-resized-crop:scale_min=0.5,scale_max=0.4", "scale_min and scale_max"),
-        ("random-resized-crop:ratio=0.5", "at least 1"),
-        ("random-affine:degrees=200", r"0\.\.180"),
-        ("random-affine:scale=1", r"\[0, 1\)"),
-        ("random-affine:translate=2", r"0\.\.1"),
-        ("gaussian-blur:sigma_min=0", "sigma_min and sigma_max"),
-        ("gaussian-blur:kernel=2", r"0\.\.1"),
-        ("solarize:threshold=2", r"0\.\.1"),
+        ("random-resized-crop:scale_min=0", "(0, 1]"),
+        ("random-resized-crop:scale_min=0.5,scale_max=0.4", "scale_max=0.4"),
+        ("random-resized-crop:ratio=0.5", "[1, inf)"),
+        ("random-affine:degrees=200", "[0, 180]"),
+        ("random-affine:scale=1", "[0, 1)"),
+        ("random-affine:translate=2", "[0, 1]"),
+        ("gaussian-blur:sigma_min=0", "(0, inf)"),
+        ("gaussian-blur:kernel=2", "(0, 1]"),
+        ("solarize:threshold=2", "[0, 1]"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(text: str, sentence: str):
-    with pytest.raises(HoldfastError, match=sentence):
+def test_settings_that_make_no_sense_are_refused(text: str, fact: str):
+    with refused(HoldfastError, fact):
         Transform.read(text)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes
-from holdfast.core.errors import OutOfRange
+from holdfast.core.errors import check_whole
 
 TILE = 2**21
 """Entries of one tile of products: 8 MB in float32, which stays near the processor."""
@@ -267,11 +267,7 @@ def shares_within(
         >>> shares_within(L2Distance(), torch.tensor([1.0]).double(), torch.tensor([[0.0], [1.0], [3.0]]))
         tensor([[0.5000, 0.5000, 0.0000]], dtype=torch.float64)
     """
-    points = divergence.embed(clean.double())
-    if points is not None:
-        present = points.isfinite().all(1)
-        points, groups = points[present], None if groups is None else groups[present]
-        points = points - points.mean(0)
+    points, groups = _present(divergence, clean, groups)
     n = len(clean if points is None else points)
     others: int | Int[Tensor, "p"] = max(1, n - 1)
     if groups is not None:
@@ -292,6 +288,18 @@ def shares_within(
     return shares / others
 
 
+def _present(
+    divergence: Divergence, clean: Clean, groups: Groups | None
+) -> tuple[Float[Tensor, "p e"] | None, Int[Tensor, "p"] | None]:
+    """Return the centred points of the embeddings that have one, in float64, and their groups; no points where none have."""
+    points = divergence.embed(clean.double())
+    if points is None:
+        return None, groups
+    present = points.isfinite().all(1)
+    points, groups = points[present], None if groups is None else groups[present]
+    return points - points.mean(0), groups
+
+
 def share_of_pairs_within(
     divergence: Divergence, thresholds: Float[Tensor, "t"], clean: Clean, groups: Groups | None = None
 ) -> Float[Tensor, "t"]:
@@ -302,11 +310,7 @@ def share_of_pairs_within(
     Args:
         groups: Group of each embedding; two embeddings of one group make no pair.
     """
-    points = divergence.embed(clean.double())
-    if points is not None:
-        present = points.isfinite().all(1)  # a code that cannot be embedded makes no pair
-        points, groups = points[present], None if groups is None else groups[present]
-        points = points - points.mean(0)
+    points, groups = _present(divergence, clean, groups)
     ordered, back = torch.sort(torch.nan_to_num(thresholds.double(), nan=torch.inf))
     below = torch.zeros(len(ordered) + 1, dtype=torch.int64, device=clean.device)
     n, pairs = len(clean) if points is None else len(points), 0
@@ -385,8 +389,7 @@ def nearest_rows(
         >>> nearest_rows(L2Distance(), torch.tensor([[0.9]]), torch.tensor([[0.0], [1.0], [3.0]]), 2, exclude=[1])
         tensor([[0, 2]])
     """
-    if count < 1:
-        raise OutOfRange("the number of nearest embeddings", count, "at least 1")
+    check_whole(count, "the number of nearest embeddings", 1)
     # Around the centre and in float64: with an offset, products in float32 find other neighbours. Block by block, so that
     # a large population is never copied as a whole.
     frame = None if divergence.embed(clean[:1]) is None else Frame.of(divergence, clean)

@@ -56,14 +56,11 @@ def nearest_neighbours(points: Points, k: int, queries: Int[Tensor, "q"] | None 
     assert 0 < k < len(points), "callers check k"
     device = points.values.device
     rows = torch.arange(len(points), device=device) if queries is None else queries.to(device)
-    half = torch.cat([_half_square(points, slice(s, s + COLUMNS)) for s in range(0, len(points), COLUMNS)])
+    tiles = (points.tile(slice(start, start + COLUMNS)) for start in range(0, len(points), COLUMNS))
+    half = torch.cat([tile.square().sum(1) / 2 for tile in tiles])
     parts = [_block(points, rows[start : start + ROWS], k, half) for start in range(0, len(rows), ROWS)]
     index, square = (torch.cat(part).cpu().numpy() for part in zip(*parts, strict=True))
     return Neighbours(index, np.sqrt(square) / points.scale)
-
-
-def _half_square(points: Points, rows: slice) -> Float[Tensor, "b"]:
-    return points.tile(rows).square().sum(1) / 2
 
 
 def _block(points: Points, rows: Int[Tensor, "b"], k: int, half: Float[Tensor, "n"]) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from holdfast.core.checks import check_dense
+from holdfast.core.checks import as_tensor
 from holdfast.core.errors import Described, HoldfastError, OutOfRange
 
 BLOCK = 1 << 24
@@ -50,7 +50,8 @@ class Points:
     ) -> Float[Tensor, "b e"]:
         """Centred and scaled points of some rows and columns."""
         # In float32 too: subtracting one constant vector rounds each result once, relative to its own size.
-        wide = _wide(self.values.dtype)
+        narrow = self.values.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.uint8)
+        wide = torch.float32 if narrow else torch.float64  # which holds what float32 does not
         moved = self.values[rows, columns].to(wide) - self.centre[columns].to(wide)
         return moved.mul_(self.scale).to(dtype)
 
@@ -71,37 +72,19 @@ def points(array: object, name: str = "points") -> Points:
         Traceback (most recent call last):
         holdfast.core.errors.OutOfRange: outputs must be finite, got NaN or infinity in row 1 (1 of 2 rows). ...
     """
-    try:
-        values = array if isinstance(array, Tensor) else torch.as_tensor(np.asarray(array))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise OutOfRange(
-            name, Described(f"what is none ({error})"), "an array of numbers, one row per sample"
-        ) from error
-    check_dense(values, name)
+    values = as_tensor(array, name, "sample")
     if values.ndim < 2 or values.dtype == torch.bool or 0 in values.shape:
-        raise OutOfRange(
-            name,
-            Described(f"{values.dtype} of shape {tuple(values.shape)}"),
-            "an array of real numbers, shape (samples, features)",
-            fix="reshape a single feature to (n, 1)",
-        )
+        got, expected = f"{values.dtype} of shape {tuple(values.shape)}", "real numbers, shape (samples, features)"
+        raise OutOfRange(name, Described(got), f"an array of {expected}", fix="reshape a single feature to (n, 1)")
     values = values.detach().flatten(1)
     if bad := _not_finite(values):
-        raise OutOfRange(
-            name,
-            Described(f"NaN or infinity in row {bad[0]} ({len(bad)} of {len(values)} rows)"),
-            "finite",
-            fix="remove those samples, or compute the features in a wider type (float16 ends at 65504)",
-        )
+        got = Described(f"NaN or infinity in row {bad[0]} ({len(bad)} of {len(values)} rows)")
+        fix = "remove those samples, or compute the features in a wider type (float16 ends at 65504)"
+        raise OutOfRange(name, got, "finite", fix)
     centre, spread, size = _extent(values)
     # Rounded to a power of two, so that scaling rounds nothing.
     scale = 2.0 ** -frexp(spread)[1] if spread > 0 else 1.0
     return Points(values, centre, scale, bool(spread <= ROUNDING * _rounding(values.dtype) * size))
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the type in which to subtract: float32, or float64 for what float32 does not hold."""
-    return torch.float32 if dtype in (torch.float32, torch.float16, torch.bfloat16, torch.uint8) else torch.float64
 
 
 def _rounding(dtype: torch.dtype) -> float:

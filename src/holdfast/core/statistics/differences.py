@@ -129,15 +129,12 @@ def paired(
         low, high = _median_difference(left, right, index, confidence)
     else:
         value = float(np.sort(left - right).mean())
-        low, high = _mean_difference(left - right, index, _limits_of_difference(a, b), confidence)
+        ours, theirs = limits_of(a), limits_of(b)
+        limits = (ours[0] - theirs[1], ours[1] - theirs[0]) if ours and theirs else None
+        low, high = _mean_difference(left - right, index, limits, confidence)
     tied = low <= 0 <= high or isnan(value + low + high) or decides_nothing(differing, confidence)
     outcome: Outcome = "tied" if tied else _outcome(value, better)
     return Difference(value=value, low=low, high=high, n=n, outcome=outcome, differing=differing)
-
-
-def _limits_of_difference(a: Series, b: Series) -> Limits | None:
-    ours, theirs = limits_of(a), limits_of(b)
-    return (ours[0] - theirs[1], ours[1] - theirs[0]) if ours and theirs else None
 
 
 def _mean_difference(

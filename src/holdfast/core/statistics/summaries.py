@@ -253,20 +253,7 @@ def without_interval(
     reason: str | None = None,
 ) -> Estimate:
     """Number that has no interval; ``method`` says why."""
-    return Estimate(
-        quantity=quantity,
-        conditions=conditions,
-        value=value,
-        low=nan,
-        high=nan,
-        n=n,
-        method=method,
-        unit=unit,
-        claim=Claim.ESTIMATE,
-        of=of,
-        better=better,
-        reason=reason,
-    )
+    return Estimate(**locals(), low=nan, high=nan, claim=Claim.ESTIMATE)
 
 
 def ratio_of_means(top: Float[Any, "n"], bottom: Float[Any, "n"]) -> Float[Any, "n"]:

@@ -27,7 +27,7 @@ from holdfast.core.files import hashed
 from holdfast.core.records import Estimate, Series
 from holdfast.core.statistics.groups import GROUPED, Groups, group_mean_interval, numbered
 from holdfast.core.statistics.intervals import Values, bounded_interval, draws_for, random_weights
-from holdfast.core.statistics.summaries import Better, series_of, summarise
+from holdfast.core.statistics.summaries import series_of, summarise
 
 AT_LEAST = (0.5, 0.8, 1.0)
 LOWEST = (0.01, 0.1)
@@ -101,7 +101,7 @@ Influences = Callable[[Tail], Moves]
 
 
 def tails(
-    series: Series, groups: Sequence[str] = (), better: Better = "higher", influences: Influences | None = None
+    series: Series, groups: Sequence[str] = (), influences: Influences | None = None
 ) -> Iterator[tuple[Series | None, Estimate]]:
     """Yield each number of ``tails_of``, after a series of yes or no that it is the mean of, if it is one.
 
@@ -113,16 +113,10 @@ def tails(
     numbers = numbered(np.array(groups, dtype=str)[known]) if groups else np.arange(int(known.sum()))
     for tail in tails_of(fractions):
         scores = tail.score(fractions)
-        scored = series_of(
-            f"{series.quantity}_{tail.name}",
-            series.conditions,
-            torch.from_numpy(scores),
-            "yes or no",
-            series.claim,
-            f"{series.of}: {tail.of}",
-            next(iter(series.reasons.values()), ""),
-        )
-        estimate = summarise(scored, "share" if tail.share is None else "mean", better)
+        quantity, of = f"{series.quantity}_{tail.name}", f"{series.of}: {tail.of}"
+        why, values = next(iter(series.reasons.values()), ""), torch.from_numpy(scores)
+        scored = series_of(quantity, series.conditions, values, "yes or no", series.claim, of, why)
+        estimate = summarise(scored, "share" if tail.share is None else "mean", "higher")
         if estimate.n and tail.share is not None:
             estimate = _lowest(estimate, fractions[known], tail, numbers, influences is None)
         elif estimate.n and (groups or influences is not None):

@@ -6,7 +6,6 @@ Each row has an id and may have a label and a group. Without ids, rows are named
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,12 +20,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.core.errors import Described, HoldfastError, HoldfastWarning, OutOfRange, Unreadable, did_you_mean
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, did_you_mean, readable, warn
 from holdfast.core.images import DIGEST, Images, Source, TensorSource
 from holdfast.data.base import Selection, check_settings, groups_of
 from holdfast.data.codes.files import FLOATS, INTEGERS, Table, read_table
 from holdfast.data.codes.forms import Form
 from holdfast.data.reading.array_source import Rows
+from holdfast.data.reading.label_files import numbered
 
 SOURCE = "embeddings"
 BLOCK = 1 << 22
@@ -204,18 +204,13 @@ def read_codes(
     _check(table.codes, called)
     stated = _column(ids, "ids", table, called)
     named = tuple(map(str, range(len(table.codes)))) if stated is None else tuple(map(str, stated))
-    _check_distinct(named, called)
+    if len(set(named)) < len(named):
+        twice, _ = Counter(named).most_common(1)[0]
+        raise OutOfRange(f"ids of {called}", Described(f"{twice!r} twice"), "distinct", fix="give each row its own")
     numbers, classes = _labelled(labels, table, called)
-    return StoredCodes(
-        table.codes,
-        named,
-        stated is None,
-        numbers,
-        classes,
-        _groups(groups, named, table, called),
-        None if inputs is None else _inputs(inputs, len(named), called),
-        called,
-    )
+    members = _groups(groups, named, table, called)
+    seen = None if inputs is None else _inputs(inputs, len(named), called)
+    return StoredCodes(table.codes, named, stated is None, numbers, classes, members, seen, called)
 
 
 def _as_embeddings(codes: Rows, form: Form, name: str) -> Rows:
@@ -253,9 +248,8 @@ def _check(codes: Rows, name: str) -> None:
         start += len(block)
     if bad:
         raise HoldfastError(
-            f"{bad} of {len(codes)} embeddings of {name} hold NaN or infinity, row {first} the first; leave "
-            f"these rows out, or "
-            "compute them again"
+            f"{bad} of {len(codes)} embeddings of {name} hold NaN or infinity, row {first} the first; leave these rows "
+            "out, or compute them again"
         )
 
 
@@ -267,12 +261,6 @@ def _check_shape(codes: Rows, name: str, kinds: Sequence[str]) -> None:
         raise OutOfRange(f"embeddings of {name}", codes.dtype, ", ".join(kinds), fix="convert them")
     if len(codes) == 0:
         raise HoldfastError(f"{name} holds no embeddings")
-
-
-def _check_distinct(ids: Sequence[str], name: str) -> None:
-    if len(set(ids)) < len(ids):
-        twice, _ = Counter(ids).most_common(1)[0]
-        raise OutOfRange(f"ids of {name}", Described(f"{twice!r} twice"), "distinct", fix="give each row its own")
 
 
 def _column(values: Any, what: str, table: Table, name: str) -> list[Any] | None:
@@ -304,10 +292,8 @@ def _from_file(file: Path, what: str, table: Table) -> Any:
         raise HoldfastError(f"{what} are named {str(file)!r}, which is no file{columns}")
     if path.suffix.lower() == ".npy":
         return np.atleast_1d(np.load(path, allow_pickle=False))
-    try:
+    with readable(f"{what} from {file}", "give a .npy file, or text with one line per row", OSError, ValueError):
         return path.read_text("utf-8-sig").splitlines()
-    except (OSError, ValueError) as error:
-        raise Unreadable(f"{what} from {file}", error, fix="give a .npy file, or text with one line per row") from error
 
 
 def _missing(value: Any) -> bool:
@@ -326,7 +312,7 @@ def _labelled(labels: Named, table: Table, name: str) -> tuple[Tensor | None, tu
     except HoldfastError as error:
         if labels is not None:
             raise
-        warnings.warn(f"{error}; they are ignored", HoldfastWarning, stacklevel=3)
+        warn(f"{error}; they are ignored", 2)
         return None, ()
 
 
@@ -339,16 +325,10 @@ def _numbered(labels: list[Any] | None, name: str) -> tuple[Tensor | None, tuple
     if len(known) == len(texts) and all(abs(number) < 2**63 or not isfinite(number) for number in known):
         for row, number in enumerate(known):
             if not isfinite(number) or number != int(number):
-                raise OutOfRange(
-                    f"labels of {name}",
-                    Described(f"{texts[row]} for row {row}"),
-                    "whole numbers or names",
-                    fix="correct it, or leave labels out",
-                )
+                got, fix = Described(f"{texts[row]} for row {row}"), "correct it, or leave labels out"
+                raise OutOfRange(f"labels of {name}", got, "whole numbers or names", fix)
         return torch.tensor([int(number) for number in known]), ()
-    classes = sorted(set(texts))
-    positions = {text: position for position, text in enumerate(classes)}
-    return torch.tensor([positions[text] for text in texts]), tuple(classes)
+    return numbered(texts)
 
 
 def _number(text: str) -> int | float | None:

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core.checks import check_dense
-from holdfast.core.errors import Described, HoldfastError, OutOfRange, UnknownName
-from holdfast.data.arrays import as_rows, member, read_numpy
+from holdfast.core.checks import as_tensor
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, check_known, existing, explained
+from holdfast.data.arrays import archive, as_rows, mapped, member, unnamed
 from holdfast.data.codes import faiss_files
 from holdfast.data.codes.forms import KeptRows, Products
 from holdfast.data.reading import columns
@@ -85,17 +85,12 @@ def read_table(codes: Any, column: str | None = None, what: str = "codes", integ
         HoldfastError: The file or the column is missing, or holds something else.
     """
     if not isinstance(codes, str | Path):
-        tensor = codes if isinstance(codes, Tensor) else _tensor(codes, what)
-        check_dense(tensor, what)
-        return Table(tensor.detach())
+        return Table(as_tensor(codes, what, "image").detach())
     path = Path(codes).expanduser()
     suffix = path.suffix.lower()
-    if not (path.is_dir() if suffix == LANCE else path.is_file()):
-        raise HoldfastError(f"no file {str(codes)!r}; check the path of the {what}")
+    path = path if suffix == LANCE and path.is_dir() else existing(str(codes))
     if suffix not in SUFFIXES:
         raise HoldfastError(f"a file of {what} ends in {', '.join(SUFFIXES)}, got {str(codes)!r}")
-    if path.stat().st_size == 0:
-        raise HoldfastError(f"{codes} is empty (zero bytes); write it again")
     readers = {".npy": _npy, ".npz": _npz, ".parquet": _parquet, LANCE: _lance}
     table = readers.get(suffix, _faiss)(path, column)
     kind = str(table.codes.dtype)[len("torch.") :]
@@ -105,29 +100,14 @@ def read_table(codes: Any, column: str | None = None, what: str = "codes", integ
     return table
 
 
-def _tensor(values: Any, what: str) -> Tensor:
-    try:
-        return torch.as_tensor(np.asarray(values))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise OutOfRange(
-            what, Described(f"what is none ({error})"), "an array of numbers, one row per image"
-        ) from error
-
-
 def _npy(path: Path, column: str | None) -> Table:
     if column is not None:
         raise HoldfastError(f"{path.name} is one array and has no columns; leave column={column} out")
-    array = read_numpy(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
-    if not isinstance(array, np.ndarray):
-        raise HoldfastError(f"{path} is an archive of arrays; give it the ending .npz")
-    return Table(_rows(path, array))
+    return Table(_rows(path, mapped(path)))
 
 
 def _npz(path: Path, column: str | None) -> Table:
-    file = read_numpy(path, lambda: np.load(path, allow_pickle=False))
-    if not isinstance(file, np.lib.npyio.NpzFile):
-        raise HoldfastError(f"{path} is one array, not an archive; give it the ending .npy")
-    with file:
+    with archive(path) as file:
         chosen = _choose(path, list(file.keys()), column)
         arrays = {key: member(path, file, key) for key in file}
     codes = arrays.pop(chosen)
@@ -140,16 +120,11 @@ def _parquet(path: Path, column: str | None) -> Table:
 
 
 def _lance(path: Path, column: str | None) -> Table:
-    try:
+    with explained("reading .lance needs pylance", "install it with: pip install pylance", ImportError):
         lance = import_module("lance")
-    except ImportError as error:
-        raise HoldfastError("reading .lance needs pylance; install it with: pip install pylance") from error
-    try:
+    with explained(f"{path} is damaged or not a Lance data set", "write it again"):
         data = lance.dataset(str(path))
         count = data.count_rows()
-    except Exception as error:  # the reader raises anything at all on damaged folders
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise HoldfastError(f"{path} is damaged or not a Lance data set ({reason}); write it again") from error
     return _columns(path, data.schema, count, data.to_batches, column)
 
 
@@ -163,8 +138,7 @@ def _columns(path: Path, schema: Any, count: int, batches: columns.Batches, colu
             f"{path.name} has no column of lists of numbers (it holds: {held}); write embeddings as lists"
         )
     chosen = column or (lists[0] if len(lists) == 1 else _choose(path, lists, None))
-    if chosen not in lists:
-        raise UnknownName(f"columns of lists in {path.name}", chosen, lists)
+    check_known(f"columns of lists in {path.name}", chosen, lists)
     types = import_module("pyarrow").types
     others = [
         f.name for f in schema if f.name != chosen and not types.is_nested(f.type) and kinds.get(f.name) != "bytes"
@@ -192,25 +166,17 @@ def _faiss(path: Path, column: str | None) -> Table:
 def _rows(path: Path, codes: np.ndarray) -> Rows:
     """Return codes as they can be read, if they are floating-point numbers."""
     if str(codes.dtype) not in (*FLOATS, *INTEGERS):
-        raise OutOfRange(
-            f"embeddings of {path.name}",
-            codes.dtype,
-            f"{', '.join(FLOATS)} in this machine's byte order",
-            fix="convert them",
-        )
+        expected = f"{', '.join(FLOATS)} in this machine's byte order"
+        raise OutOfRange(f"embeddings of {path.name}", codes.dtype, expected, fix="convert them")
     return as_rows(codes)
 
 
 def _choose(path: Path, keys: list[str], column: str | None) -> str:
     """Return which of ``keys`` holds the codes."""
     if column is not None:
-        if column not in keys:
-            raise UnknownName(f"arrays of {path.name}", column, keys)
+        check_known(f"arrays of {path.name}", column, keys)
         return column
     chosen = next((key for key in CODES if key in keys), None)
     if chosen is None:
-        raise HoldfastError(
-            f"{path.name} has no array named {', '.join(CODES)}; say which one holds the embeddings, as in "
-            f"{path.name}?column={keys[0] if keys else 'NAME'} (it holds: {', '.join(keys) or 'nothing'})"
-        )
+        raise unnamed(path, CODES, keys, "embeddings", "column")
     return chosen

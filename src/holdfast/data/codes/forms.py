@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import Conflict, Described, OutOfRange, Unreadable
-from holdfast.core.settings import TextSettings, check_positive, read
+from holdfast.core.settings import TextSettings, read
 from holdfast.data.arrays import read_numpy
 from holdfast.data.codes import faiss_files
 from holdfast.data.reading.array_source import Rows
@@ -223,8 +223,7 @@ class Form(TextSettings):
     first: int | None
     """Keep the first features alone; None keeps all."""
 
-    def __post_init__(self) -> None:
-        check_positive(self, "first")
+    allowed: ClassVar[tuple[str, ...]] = ("first in (0, inf)",)
 
     @classmethod
     def read(cls, text: str) -> Form:
@@ -323,10 +322,10 @@ class _Integer(Form):
     first: int | None = None
     signed: ClassVar[bool]
     name = "8 bits"
+    allowed = ("first in (0, inf)", "scale in (0, inf)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "scale")
         stated = [key for key in ("scale", "ranges", "calibration") if getattr(self, key) is not None]
         if len(stated) > 1:
             raise Conflict(f"stored={self.name}", " and ".join(stated), "one of scale, ranges and calibration")

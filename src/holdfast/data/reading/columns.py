@@ -11,7 +11,7 @@ from typing import Any, Literal, final
 import numpy as np
 from jaxtyping import Shaped
 
-from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.core.errors import HoldfastError, check_known, explained
 
 Kind = Literal["image", "bytes", "array", "list"]
 DEFAULT: tuple[Kind, ...] = ("image", "bytes", "array")
@@ -30,15 +30,10 @@ def opened(path: Path) -> Any:
     Raises:
         HoldfastError: pyarrow is not installed, or the file is damaged.
     """
-    try:
+    with explained("reading .parquet needs pyarrow", "install it with: pip install pyarrow", ImportError):
         parquet = import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise HoldfastError("reading .parquet needs pyarrow; install it with: pip install pyarrow") from error
-    try:
+    with explained(f"{path} is truncated or not a parquet file", "write it again"):
         return parquet.ParquetFile(path, memory_map=True)
-    except Exception as error:  # pyarrow raises anything at all on damaged bytes
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise HoldfastError(f"{path} is truncated or not a parquet file ({reason}); write it again") from error
 
 
 def kinds(schema: Any) -> dict[str, Kind]:
@@ -88,8 +83,7 @@ def choose(name: str, columns: Mapping[str, Kind], wanted: str | None) -> str:
         HoldfastError: There is no such column, or several.
     """
     if wanted is not None:
-        if wanted not in columns:
-            raise UnknownName(f"image columns of {name}", wanted, columns)
+        check_known(f"image columns of {name}", wanted, columns)
         return wanted
     by_kind = ([key for key, each in columns.items() if each == kind] for kind in DEFAULT)
     found = next(filter(None, by_kind), [])

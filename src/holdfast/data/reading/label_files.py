@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from holdfast.core.errors import Described, HoldfastError, OutOfRange, Unreadable
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, Unreadable, readable
 
 SYNSET = re.compile(r"n\d{8}")
 VALIDATION = re.compile(r"ILSVRC\d{4}_val_(\d{8})")
@@ -37,19 +37,22 @@ def labels_in(path: Path, images: Sequence[str]) -> tuple[Int[Tensor, "n"], tupl
     Raises:
         HoldfastError: The file cannot be read, states two labels of an image, or lacks an image.
     """
-    try:
+    with readable(f"labels {path}", f"name {FORMS}, or use labels=folders", OSError, ValueError):
         lines = [line for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
-    except (OSError, ValueError) as error:
-        raise Unreadable(f"labels {path}", error, fix=f"name {FORMS}, or use labels=folders") from error
     if lines and all(line.strip().isdecimal() for line in lines):
         found, stated = _of_ground_truth(path, lines, images)
     else:
         found, stated = _of_table(path, lines, images)
     if all(label.isdecimal() for label in found):
         return torch.tensor([int(label) for label in found]), ()
-    names = sorted(stated)
-    numbers = {name: number for number, name in enumerate(names)}
-    return torch.tensor([numbers[label] for label in found]), tuple(names)
+    return numbered(found, stated)
+
+
+def numbered(names: Sequence[str], known: Iterable[str] = ()) -> tuple[Int[Tensor, "n"], tuple[str, ...]]:
+    """Return the number of each name and the names in sorted order, with those that are ``known`` beside them."""
+    classes = sorted({*names, *known})
+    numbers = {name: number for number, name in enumerate(classes)}
+    return torch.tensor([numbers[name] for name in names]), tuple(classes)
 
 
 def _of_table(path: Path, lines: Sequence[str], images: Sequence[str]) -> tuple[list[str], set[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
 from hashlib import blake2b
@@ -14,7 +13,7 @@ import torch
 from jaxtyping import Int, Shaped, UInt8
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import HoldfastError, explained, first_line, warn
 from holdfast.core.geometry import Preprocessing
 from holdfast.core.images import Images, changed
 from holdfast.core.settings import convert
@@ -134,7 +133,7 @@ def reason(error: Exception) -> str:
         return "not an image, or of an unknown format"
     if isinstance(error, Image.DecompressionBombError):
         return f"{str(error).partition(',')[0]}, which ?max_pixels=NUMBER after the name of the images raises"
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return first_line(error)
 
 
 THOROUGH = 20_000
@@ -182,16 +181,11 @@ class Encoded:
 
     def picture(self, row: int) -> Shaped[Tensor, "c h w"]:
         """Return the pixels of one image, which need not have the size of the others."""
-        try:
+        with explained(f"image {self.ids[row]!r} cannot be decoded", "remove it and run the same command again"):
             content, known = all_bytes(self.scan.fetch(self.rows[row])), self.scan.digests[self.rows[row]]
             if known.any() and blake2b(content).digest() != known.tobytes():
                 raise changed(f"image {self.ids[row]!r}")
             return decode(content, self.channels, self.geometry, self.decoding)
-        except HoldfastError:  # changed, or in a store that does not answer
-            raise
-        except Exception as error:  # decoders raise anything at all on damaged bytes
-            problem = f"image {self.ids[row]!r} cannot be decoded ({reason(error)})"
-            raise HoldfastError(f"{problem}; remove it and run the same command again") from error
 
     def otherwise(self, geometry: Preprocessing, decoding: Decoding) -> Encoded:
         """The same files, resized and decoded in another way."""
@@ -268,4 +262,4 @@ def _judge(name: str, skipped: dict[str, str], total: int, allowed: float) -> No
     problem = f"{len(skipped)} of {total} images of {name} cannot be read: {first}{more}"
     if len(skipped) == total or len(skipped) > allowed * total:
         raise HoldfastError(f"{problem}; repair or remove them (up to {allowed:.0%} would be skipped)")
-    warnings.warn(f"{problem}; they are skipped", HoldfastWarning, stacklevel=3)
+    warn(f"{problem}; they are skipped", 2)

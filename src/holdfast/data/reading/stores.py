@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from time import sleep
 from typing import Any, TypeVar
 
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import HoldfastError, first_line, warn
 from holdfast.data.reading.decode import Stored
 from holdfast.data.reading.scan_cache import local_version
 
@@ -55,11 +54,11 @@ class FileStore:
             filesystem, path = url_to_fs(address)
         except ImportError as error:
             raise HoldfastError(
-                f"{scheme}:// needs another package ({_first_line(error)}). "
+                f"{scheme}:// needs another package ({first_line(error)}). "
                 "pip install 'holdfast-encoders[remote]' brings those for s3, gs and http"
             ) from error
         except ValueError as error:
-            raise HoldfastError(f"{address!r} cannot be opened ({_first_line(error)}); check its beginning") from error
+            raise HoldfastError(f"{address!r} cannot be opened ({first_line(error)}); check its beginning") from error
         except Exception as error:  # each store's own complaints about credentials and addresses
             raise HoldfastError(_explained(address, error, 1)) from error
         return cls(filesystem), path
@@ -244,7 +243,7 @@ def _lacks_credentials(error: Exception) -> bool:
 
 
 def _explained(address: str, error: Exception, attempts: int) -> str:
-    reason = _first_line(error)
+    reason = first_line(error)
     if _lacks_credentials(error):
         return (
             f"{address} may not be read ({reason}); log in as the store's own tools do (aws configure, gcloud auth login, "
@@ -252,10 +251,6 @@ def _explained(address: str, error: Exception, attempts: int) -> str:
         )
     tried = f" after {attempts} attempts" if attempts > 1 else ""
     return f"{address} cannot be read{tried} ({reason}); check it and the connection and run the same command again"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0] or type(error).__name__
 
 
 SUFFIXES = (
@@ -298,9 +293,8 @@ def report(where: str, endings: Counter[str], read: int, kind: str = "files") ->
         there = f" It has {listed}, which are not read." if counts else ""
         raise HoldfastError(f"{where} holds no images; expected {kind} ending in {', '.join(SUFFIXES)}.{there}")
     if counts:
-        warnings.warn(
+        warn(
             f"{where}: {sum(counts.values()):,} images are not read, because of their format ({listed}). "
             "Convert them to PNG or JPEG to measure them",
-            HoldfastWarning,
-            stacklevel=3,
+            2,
         )

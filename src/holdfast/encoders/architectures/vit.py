@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from holdfast.core.encoder import Codes, Domain, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, check_known
 from holdfast.encoders.architectures.base import Architecture, image_sizes
-from holdfast.encoders.wrappers import PATCH, POOLINGS, check_pooling, pool
+from holdfast.encoders.wrappers import PATCH, POOLINGS, pool
 
 Tokens = Float[Tensor, "b t d"]
 DEVIATION = 0.02
@@ -43,7 +43,7 @@ class SmallViT(Architecture):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_pooling(self.pooling, POOLINGS)
+        check_known("pool", self.pooling, POOLINGS)
         if self.width % self.heads:
             raise HoldfastError(f"architecture {self.name!r}: {self.heads} heads cannot share a width of {self.width}")
 

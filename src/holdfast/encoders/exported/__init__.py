@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, Unreadable
+from holdfast.core.errors import HoldfastError, explained
 from holdfast.encoders.exported.program import checked_archive
 from holdfast.encoders.loading.inputs import InputSettings, encoder_of
-from holdfast.encoders.loading.reference import Options, existing, first_line, split
+from holdfast.encoders.loading.reference import Options, existing, split
 from holdfast.encoders.wrappers import Traced, for_batches
 
 SOURCE = "exported"
@@ -53,12 +53,9 @@ def load(name: str, options: Options) -> Encoder:
 
 
 def _read(archive: BytesIO, name: str) -> torch.export.ExportedProgram:
-    try:
+    fix = "export it again with this version of torch"
+    with explained(f"{name!r} cannot be read as an exported program", fix):  # a damaged archive fails in many ways
         return torch.export.load(archive)
-    except Exception as error:  # a damaged archive fails in many ways
-        raise Unreadable(
-            f"{name!r} as an exported program", first_line(error), fix="export it again with this version of torch"
-        ) from error
 
 
 def _unguarded(program: torch.export.ExportedProgram) -> torch.nn.Module:

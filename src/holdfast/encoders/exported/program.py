@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, first_line
 from holdfast.encoders.exported.rules import (
     Rule,
     UnlistedError,
@@ -31,7 +31,6 @@ from holdfast.encoders.exported.rules import (
     text,
     variant,
 )
-from holdfast.encoders.loading.reference import first_line
 from holdfast.encoders.loading.weights import check_expansion
 
 # Everything that the JSON documents of an exported program may hold (torch's ``_export/serde/schema.py``).

@@ -25,12 +25,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import HoldfastError, check_known
 from holdfast.core.text_tower import TextTower
 from holdfast.encoders.huggingface.files import architecture, images_of, read_model, text_model
 from holdfast.encoders.loading.reference import Options, split
-from holdfast.encoders.wrappers import PATCH, check_pooling, check_result, check_tokens, dense, pool
+from holdfast.encoders.wrappers import PATCH, check_result, check_tokens, dense, pool
 
 SOURCE = "hf"
 PROJECTED = "projected"
@@ -71,21 +71,12 @@ def load(name: str, options: Options) -> Encoder:
         module = Vision(_model(repository, revision, settings.pool, options), settings.tokens or settings.pool, resized)
     accepted = set(inspect.signature(module.model.forward).parameters)
     images = images_of(repository, revision, getattr(module.model.config, "num_channels", 3), accepted, options)
-    domain = Domain((images.channels, *images.geometry.crop))
+    domain = images.domain
     check_result(module, name, domain, settings.tokens)
     how = PROJECTED if projected else module.how
-    return Encoder(
-        images.around(dense(module, domain, name) if settings.tokens else module),
-        name,
-        domain,
-        mean=images.mean,
-        std=images.std,
-        geometry=images.geometry,
-        pooling=POOLINGS[how],
-        texts=TextTower(partial(text_model, repository, revision, options))
-        if projected and module.with_texts
-        else None,
-    )
+    texts = projected and module.with_texts and TextTower(partial(text_model, repository, revision, options))
+    module = dense(module, domain, name) if settings.tokens else module
+    return images.encoder(module, name, pooling=POOLINGS[how], texts=texts or None)
 
 
 def _repository(name: str) -> tuple[str, str | None]:
@@ -172,7 +163,7 @@ class Vision(nn.Module):
         has_class = bool(parameter_names & set(CLASS_TOKENS))
         self.how = how or ("cls" if has_class else "mean")
         if self.how != PATCH:
-            check_pooling(self.how, ("cls", "mean", "pooler") if has_class else ("mean", "pooler"))
+            check_known("pool", self.how, ("cls", "mean", "pooler") if has_class else ("mean", "pooler"))
         registers = getattr(model.config, "num_register_tokens", 0) or 0
         self.prefix = len(parameter_names & set(PREFIX_TOKENS)) + (registers if has_class else 0)
         accepts = inspect.signature(model.forward).parameters

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, explained, first_line
 from holdfast.core.geometry import sizes
 from holdfast.core.text_tower import TextModel
 from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.loading.library_transform import Recipe, Whole, pixel_values, recipe
-from holdfast.encoders.loading.reference import Options, first_line, require
+from holdfast.encoders.loading.reference import Options, require
 
 
 def architecture(repository: str, revision: str | None, options: Options) -> str:
@@ -44,21 +44,21 @@ def read_model(
     """
     declare_missing_operators()
     transformers = require("transformers", "huggingface")
-    try:
-        with _silent():  # its table of missing weights becomes one error of ours
-            model, report = getattr(transformers, kind).from_pretrained(
-                repository,
-                revision=revision,
-                use_safetensors=True,
-                trust_remote_code=options.trust_remote_code,
-                output_loading_info=True,
-                dtype=torch.float32,
-            )
-    except Exception as error:  # the hub's clients raise errors of many libraries
-        advice = "check the name, the network and that it holds model.safetensors"
+
+    def advice(error: Exception) -> str:
         if "trust_remote_code" in str(error):
-            advice = "it runs code of its own: read that code, then pass --trust-remote-code"
-        raise HoldfastError(f"cannot load {repository!r}: {first_line(error)}; {advice}") from error
+            return "it runs code of its own: read that code, then pass --trust-remote-code"
+        return "check the name, the network and that it holds model.safetensors"
+
+    with explained(f"cannot load {repository!r}", advice), _silent():  # a table of missing weights becomes one error
+        model, report = getattr(transformers, kind).from_pretrained(
+            repository,
+            revision=revision,
+            use_safetensors=True,
+            trust_remote_code=options.trust_remote_code,
+            output_loading_info=True,
+            dtype=torch.float32,
+        )
     for part in model.modules():
         if hasattr(part, "name_or_path"):  # else the folder would be part of the fingerprint
             part.name_or_path = part.config._name_or_path = ""
@@ -127,21 +127,16 @@ def _recipe(repository: str, kind: Any, settings: dict[str, Any], channels: int,
 
 def _processor(repository: str, revision: str | None, options: Options) -> Any:
     transformers = require("transformers", "huggingface")
-    try:
-        with _silent():
-            return transformers.AutoImageProcessor.from_pretrained(
-                repository, revision=revision, trust_remote_code=options.trust_remote_code
-            )
-    except Exception as error:  # the hub's clients raise errors of many libraries
+
+    def advice(error: Exception) -> str:
         if isinstance(error, OSError) and "preprocessor_config.json" in str(error):
-            raise HoldfastError(
-                f"{repository!r} has no preprocessor_config.json, so its normalisation is unknown; "
-                "save the image processor beside the model with its save_pretrained"
-            ) from error
-        raise HoldfastError(
-            f"the image processor of {repository!r} cannot be loaded: {first_line(error)}; state its class in "
-            'preprocessor_config.json, as in "image_processor_type": "ViTImageProcessor"'
-        ) from error
+            return "without it the normalisation is unknown; save it beside the model with its save_pretrained"
+        return 'state its class in preprocessor_config.json, as in "image_processor_type": "ViTImageProcessor"'
+
+    with explained(f"the image processor of {repository!r} cannot be loaded", advice), _silent():
+        return transformers.AutoImageProcessor.from_pretrained(
+            repository, revision=revision, trust_remote_code=options.trust_remote_code
+        )
 
 
 def _whole(processor: Any, accepted: set[str]) -> Whole:
@@ -218,15 +213,11 @@ def text_model(repository: str, revision: str | None, options: Options) -> TextM
         raise HoldfastError(
             f"{repository!r} lacks {len(missing)} weights of its text tower ({', '.join(missing[:4])} ...); get a whole one"
         )
-    try:
+    fix = "save it beside the model with its save_pretrained"
+    with explained(f"{repository!r} has no tokenizer that can be read", fix):
         tokenizer = require("transformers", "huggingface").AutoTokenizer.from_pretrained(
             repository, revision=revision, trust_remote_code=options.trust_remote_code
         )
-    except Exception as error:  # of many libraries
-        raise HoldfastError(
-            f"{repository!r} has no tokenizer that can be read ({first_line(error)}); save it beside the model with its "
-            "save_pretrained"
-        ) from error
     length = model.config.text_config.max_position_embeddings
 
     def tokenize(texts: list[str]) -> Mapping[str, Tensor]:

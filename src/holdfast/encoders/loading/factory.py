@@ -14,9 +14,8 @@ from torch import nn
 from torch.library import Library
 
 from holdfast.core.encoder import Domain, Encoder, Normalised
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, first_line
 from holdfast.encoders.loading.inputs import InputSettings, encoder_of
-from holdfast.encoders.loading.reference import first_line
 from holdfast.encoders.wrappers import seeded
 
 # Torchvision beside a build of torch that it was not compiled for.
@@ -101,15 +100,8 @@ def encoder_from(
             "factory for it"
         )
     if isinstance(built, Encoder):
-        return Encoder(
-            built.module,
-            name,
-            domain,
-            geometry=built.geometry,
-            pooling=built.pooling,
-            caution=built.caution,
-            texts=built.texts,
-        )
+        kept = {key: getattr(built, key) for key in ("geometry", "pooling", "caution", "texts")}
+        return Encoder(built.module, name, domain, **kept)
     return Encoder(built.eval(), name, domain, geometry=getattr(built, "geometry", None))
 
 

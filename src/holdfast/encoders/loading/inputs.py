@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import cast, get_args
 
 from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import Conflict, HoldfastError, HoldfastWarning, OutOfRange
+from holdfast.core.errors import Conflict, HoldfastError, OutOfRange, warn
 from holdfast.core.geometry import Geometry, Interpolation
 from holdfast.core.settings import convert
 from holdfast.encoders.wrappers import Pooled, Rearranged
@@ -78,7 +77,7 @@ def encoder_of(module: nn.Module, name: str, settings: InputSettings, known: Sha
             f"{name!r} says nothing of normalisation, so pixels in [{settings.low:g}, {settings.high:g}] reach it as "
             "they are; if it was trained on normalised images add ?mean=...&std=... (mean=0&std=1 says that it was not)"
         )
-        warnings.warn(caution, HoldfastWarning, stacklevel=3)
+        warn(caution, 2)
     backwards = -1 if settings.channels == "bgr" else 1
     rearranged = backwards < 0 or settings.layout == "nhwc"
     if rearranged and len(shape) != 3:

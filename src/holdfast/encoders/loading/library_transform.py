@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,8 +13,8 @@ import numpy as np
 from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor, nn
 
-from holdfast.core.encoder import Encoder
-from holdfast.core.errors import Conflict, HoldfastError, HoldfastWarning, OutOfRange
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import Conflict, HoldfastError, OutOfRange, warn
 from holdfast.core.geometry import Preprocessing, sizes
 from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.loading.inputs import numbers
@@ -138,10 +137,6 @@ def _by_transformers(kind: str, settings: dict[str, Any]) -> Callable[[Image.Ima
     return lambda image: pixel_values(processor(image, return_tensors="pt"))
 
 
-def _by_timm(_: str, settings: dict[str, Any]) -> Callable[[Image.Image], Any]:
-    return import_module("timm.data").create_transform(**settings, is_training=False, normalize=False)
-
-
 def _by_open_clip(_: str, settings: dict[str, Any]) -> Callable[[Image.Image], Any]:
     transform = import_module("open_clip").transform
     settings |= {"mean": (0, 0, 0), "std": (1, 1, 1)}
@@ -159,7 +154,9 @@ def _by_torchvision(_: str, settings: dict[str, Any]) -> Callable[[Image.Image],
 
 LIBRARIES = {
     "transformers": _by_transformers,
-    "timm": _by_timm,
+    "timm": lambda _, settings: import_module("timm.data").create_transform(
+        **settings, is_training=False, normalize=False
+    ),
     "open_clip": _by_open_clip,
     "torchvision": _by_torchvision,
 }
@@ -199,9 +196,25 @@ class Recipe:
     order: tuple[int, ...]
     """Channel of the pixels that the network takes at each place."""
 
-    def around(self, module: nn.Module) -> nn.Module:
-        """Return ``module`` for channels in the order of the pixels."""
-        return module if self.order == tuple(range(self.channels)) else Reordered(module, self.order).eval()
+    @property
+    def domain(self) -> Domain:
+        """Domain of the pictures that the network takes."""
+        return Domain((self.channels, *self.geometry.crop))
+
+    def encoder(self, module: nn.Module, name: str, **stated: Any) -> Encoder:
+        """Return the encoder of ``module``, with what else is ``stated`` of it, for channels in the order of the pixels.
+
+        A ``caution`` is a warning of what is not stated, which the encoder's record then holds.
+        """
+        if self.order != tuple(range(self.channels)):
+            module = Reordered(module, self.order).eval()
+        mean, std, geometry = self.mean, self.std, self.geometry
+        encoder = Encoder(module, name, self.domain, mean=mean, std=std, geometry=geometry, **stated)
+        if encoder.caution:
+            warn(encoder.caution, 3)
+            if "normalisation" in encoder.caution:
+                encoder.normalisation = f"{NOT_STATED} ({encoder.normalisation} is assumed)"
+        return encoder
 
 
 class Reordered(nn.Module):
@@ -419,12 +432,3 @@ class PreprocessingSettings:
             f"{name!r}: its file of weights does not state {', '.join(missing)}; the default of {source} for this network "
             "is used. State what the weights were trained with: ?mean=...&std=...&interpolation=...&resize=..."
         )
-
-
-def told(encoder: Encoder) -> Encoder:
-    """Return ``encoder`` after a warning of what is not stated, which its record then holds."""
-    if encoder.caution:
-        warnings.warn(encoder.caution, HoldfastWarning, stacklevel=4)
-        if "normalisation" in encoder.caution:
-            encoder.normalisation = f"{NOT_STATED} ({encoder.normalisation} is assumed)"
-    return encoder

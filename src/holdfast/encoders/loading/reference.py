@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, check_whole
+from holdfast.core.errors import HoldfastError, check_known, check_whole, explained
+from holdfast.core.errors import existing as existing
+from holdfast.core.errors import first_line as first_line
 from holdfast.core.settings import convert, fields_of, types_of
 
 T = TypeVar("T")
@@ -28,9 +29,7 @@ class Options:
         if self.arch is not None and not isinstance(self.arch, str):
             raise HoldfastError(f"arch is text of the form package.module:factory, got {self.arch!r}")
         if self.size is not None:
-            check_whole(self.size, "size")
-            if self.size < 1:
-                raise OutOfRange("size", self.size, "at least 1 pixel")
+            check_whole(self.size, "size", 1)
 
 
 def named(reference: str) -> tuple[str, str]:
@@ -100,8 +99,7 @@ def split(name: str, kind: type[T]) -> tuple[str, T]:
         key, equals, value = part.partition("=")
         if not equals:
             raise HoldfastError(f"settings have the form ?setting=value&setting=value, got {part!r} in {name!r}")
-        if key not in known:
-            raise UnknownName(f"settings of {base!r}", key, known)
+        check_known(f"settings of {base!r}", key, known)
         several = get_origin(types_of(kind)[key]) is tuple
         if key in values and not several:
             raise HoldfastError(f"{base!r}: setting {key!r} is given twice; keep one")
@@ -121,40 +119,13 @@ def require(package: str, extra: str, distribution: str | None = None) -> Any:
         extra: the optional dependencies of holdfast that bring it.
         distribution: what to install, where it is not called like the module.
     """
-    try:
+    fix = f"install it with: pip install {distribution or package} (in a clone of holdfast: pip install '.[{extra}]')"
+    together = (
+        "torchvision was built for another torch than yours; install the two together: pip install --force-reinstall torch "
+        "torchvision (without a GPU, add --index-url https://download.pytorch.org/whl/cpu)"
+    )
+    with (
+        explained(f"{package} cannot be imported", fix, ImportError),
+        explained(f"{package} cannot be imported", together, RuntimeError),
+    ):
         return import_module(package)
-    except ImportError as error:
-        advice = (
-            f"install it with: pip install {distribution or package} (in a clone of holdfast: pip install '.[{extra}]')"
-        )
-        raise HoldfastError(f"{package} cannot be imported ({first_line(error)}); {advice}") from error
-    except RuntimeError as error:  # torchvision compiled for another build of torch
-        advice = (
-            "torchvision was built for another torch than yours; install the two together: "
-            "pip install --force-reinstall torch torchvision (without a GPU, add --index-url "
-            "https://download.pytorch.org/whl/cpu)"
-        )
-        raise HoldfastError(f"{package} cannot be imported ({first_line(error)}); {advice}") from error
-
-
-def existing(name: str) -> Path:
-    """Return the path of a file that exists and is not empty."""
-    path = Path(name).expanduser()
-    if not path.exists():
-        raise HoldfastError(f"there is no file {name!r}; check the path (relative to {Path.cwd()})")
-    if not path.is_file():
-        raise HoldfastError(f"{name!r} is a folder, expected a file")
-    if path.stat().st_size == 0:
-        raise HoldfastError(f"{name!r} is empty (0 bytes); copy or download it again")
-    return path
-
-
-def first_line(error: BaseException) -> str:
-    """First sentence on the first line of an error, or its type if it has no text.
-
-    Example:
-        >>> first_line(ValueError("it broke. If you see this, write to us.\\nmore"))
-        'it broke'
-    """
-    lines = str(error).strip().splitlines()
-    return lines[0].partition(". ")[0].rstrip(" .:") if lines else type(error).__name__

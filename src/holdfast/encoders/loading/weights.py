@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import HoldfastError
-from holdfast.encoders.loading.reference import existing, first_line
+from holdfast.core.errors import HoldfastError, explained, first_line
+from holdfast.encoders.loading.reference import existing
 
 
 def check_expansion(file: Path | BytesIO, name: str) -> None:
@@ -45,6 +45,7 @@ INDEX = ".index.json"
 """How the file ends that says which shard holds which tensor."""
 SCALARS = (bool, int, float, str, type(None))
 SHOWN = 8
+TRUNCATED = "it may be truncated: copy it again"
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,10 @@ def _read(path: Path) -> Any:
 
 def _read_shards(index: Path) -> Weights:
     """Return the tensors of all shards that ``index`` names, which lie beside it."""
-    try:
+    kinds = (ValueError, LookupError, TypeError, AttributeError)
+    with explained(f"'{index}' is no index of shards", "expected a weight_map", *kinds):
         place = json.loads(index.read_text())["weight_map"]
         shards = sorted({str(shard) for shard in place.values()})
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise HoldfastError(f"'{index}' is no index of shards ({first_line(error)}); expected a weight_map") from error
     tensors: Weights = {}
     for shard in shards:
         if Path(shard).name != shard:
@@ -120,12 +120,8 @@ def _read_safetensors(path: Path) -> Any:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    try:
+    with explained(f"'{path}' is not a whole safetensors file", TRUNCATED, SafetensorError, ValueError):
         return load_file(path)
-    except (SafetensorError, ValueError) as error:
-        raise HoldfastError(
-            f"'{path}' is not a whole safetensors file ({first_line(error)}); it may be truncated: copy it again"
-        ) from error
 
 
 def read_torch(path: Path) -> Any:
@@ -159,9 +155,7 @@ def read_torch(path: Path) -> Any:
     except HoldfastError:
         raise
     except Exception as error:  # a damaged file fails wherever its damage is
-        raise HoldfastError(
-            f"'{path}' is not a whole checkpoint ({first_line(error)}); it may be truncated: copy it again"
-        ) from error
+        raise HoldfastError(f"'{path}' is not a whole checkpoint ({first_line(error)}); {TRUNCATED}") from error
 
 
 def _is_torchscript(path: Path) -> bool:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from holdfast.core.errors import HoldfastError
-from holdfast.encoders.loading.reference import first_line, require
+from holdfast.core.errors import HoldfastError, explained, first_line
+from holdfast.encoders.loading.reference import require
 from holdfast.encoders.onnx.graph import Graph, Node
+from holdfast.encoders.wrappers import Around
 
 OLDEST_OPSET = 13
 """Operator sets before this one are converted to it."""
@@ -29,7 +30,7 @@ def read_model(path: Path, name: str) -> Any:
         HoldfastError: The file is damaged, or its operator set cannot be converted.
     """
     onnx = require("onnx", "onnx")
-    try:
+    with explained(f"{name!r} is not a whole ONNX model", "export it again"):
         if path.suffix == ".gz":
             model = onnx.load_model_from_string(gzip.decompress(path.read_bytes()))
             onnx.checker.check_model(model)
@@ -37,8 +38,6 @@ def read_model(path: Path, name: str) -> Any:
             # By path: the checker serialises a model in memory, and no message may exceed 2 GiB.
             onnx.checker.check_model(str(path))
             model = onnx.load(path, load_external_data=False)
-    except Exception as error:  # protobuf, the checker and missing data files each raise their own
-        raise HoldfastError(f"{name!r} is not a whole ONNX model ({first_line(error)}); export it again") from error
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     old = opset(model) < OLDEST_OPSET
@@ -137,34 +136,22 @@ def shape_of(value: Any) -> Sequence[int | None]:
     return tuple(size.dim_value or None for size in value.type.tensor_type.shape.dim)
 
 
-class Levels(nn.Module):
+class Levels(Around):
     """Graph of uint8 pixels as a function of pixels in [0, 1], without rounding."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
 
     def forward(self, x: Tensor) -> Tensor:
         return self.module(x * LEVELS)
 
 
-class Unbatched(nn.Module):
+class Unbatched(Around):
     """A graph without a batch axis, as a function of a batch of one."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
 
     def forward(self, x: Tensor) -> Tensor:
         return self.module(x[0])
 
 
-class Column(nn.Module):
+class Column(Around):
     """A graph that returns one number per image (b,), as one that returns vectors (b, 1)."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
 
     def forward(self, x: Tensor) -> Tensor:
         return self.module(x)[:, None]

@@ -12,14 +12,10 @@ from torch.nn import functional
 
 from holdfast.encoders.onnx.shapes import Call, Setting
 
-CONVOLUTIONS: dict[int, Any] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
-TRANSPOSED: dict[int, Any] = {
-    1: functional.conv_transpose1d,
-    2: functional.conv_transpose2d,
-    3: functional.conv_transpose3d,
-}
-MAXIMA: dict[int, Any] = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
-MEANS: dict[int, Any] = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
+
+def _of(name: str, axes: int) -> Any:
+    """Return torch's function of this name for this number of spatial axes, as ``conv2d``."""
+    return getattr(functional, f"{name}{axes}d")
 
 
 def _pads(call: Call, x: Tensor, kernel: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -48,17 +44,13 @@ def _inside(x: Tensor, before: list[int], after: list[int], value: float) -> tup
 
 
 def convolution(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    axes = weight.ndim - 2
     x, padding = _inside(x, *_pads(call, x, weight.shape[2:]), 0.0)
-    return CONVOLUTIONS[axes](
-        x,
-        weight,
-        bias,
-        stride=call.get("strides", [1] * axes),
-        padding=padding,
-        dilation=call.get("dilations", [1] * axes),
-        groups=call.get("group", 1),
-    )
+    return _of("conv", weight.ndim - 2)(x, weight, bias, padding=padding, **_geometry(call, weight))
+
+
+def _geometry(call: Call, weight: Tensor) -> dict[str, Any]:
+    ones, groups = [1] * (weight.ndim - 2), call.get("group", 1)
+    return {"stride": call.get("strides", ones), "dilation": call.get("dilations", ones), "groups": groups}
 
 
 def transposed_convolution(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -66,16 +58,8 @@ def transposed_convolution(call: Call, x: Tensor, weight: Tensor, bias: Tensor |
     pads = call.get("pads", [0] * (2 * axes))
     if call.get("auto_pad", "NOTSET") != "NOTSET" or pads[:axes] != pads[axes:] or "output_shape" in call.attributes:
         raise call.refuse("automatic or asymmetric padding")
-    return TRANSPOSED[axes](
-        x,
-        weight,
-        bias,
-        stride=call.get("strides", [1] * axes),
-        padding=pads[:axes],
-        output_padding=call.get("output_padding", [0] * axes),
-        dilation=call.get("dilations", [1] * axes),
-        groups=call.get("group", 1),
-    )
+    padding = {"padding": pads[:axes], "output_padding": call.get("output_padding", [0] * axes)}
+    return _of("conv_transpose", axes)(x, weight, bias, **padding, **_geometry(call, weight))
 
 
 def _torch_pads(kernel: Sequence[int], before: list[int], after: list[int]) -> bool:
@@ -105,7 +89,11 @@ def _steps(call: Call, name: str, kernel: Sequence[int]) -> list[int]:
 
 def max_pool(call: Call, x: Tensor) -> Tensor:
     kernel = call.attributes["kernel_shape"]
-    pool, strides, dilations = MAXIMA[len(kernel)], _steps(call, "strides", kernel), _steps(call, "dilations", kernel)
+    pool, strides, dilations = (
+        _of("max_pool", len(kernel)),
+        _steps(call, "strides", kernel),
+        _steps(call, "dilations", kernel),
+    )
     before, after = _pads(call, x, kernel)
     if _torch_pads(kernel, before, after):
         return pool(x, kernel, strides, before, dilations, ceil_mode=bool(call.get("ceil_mode", 0)))
@@ -117,11 +105,8 @@ def average_pool(call: Call, x: Tensor) -> Tensor:
     kernel = call.attributes["kernel_shape"]
     if any(step != 1 for step in call.get("dilations", [])):
         raise call.refuse("dilations")
-    pool, strides, counts_padding = (
-        MEANS[len(kernel)],
-        _steps(call, "strides", kernel),
-        call.get("count_include_pad", 0),
-    )
+    pool, strides = _of("avg_pool", len(kernel)), _steps(call, "strides", kernel)
+    counts_padding = call.get("count_include_pad", 0)
     before, after = _pads(call, x, kernel)
     if _torch_pads(kernel, before, after):
         return pool(x, kernel, strides, before, bool(call.get("ceil_mode", 0)), bool(counts_padding))
@@ -200,14 +185,8 @@ def resize(
     rounding = call.get("nearest_mode", "round_prefer_floor")
     if x.ndim != 4 or grid not in GRIDS.get(mode, ()) or (mode == "nearest" and rounding != "floor"):
         raise call.refuse(f"mode={mode}, coordinate_transformation_mode={grid}, nearest_mode={rounding}, rank {x.ndim}")
-    special = {
-        "antialias": 0,
-        "axes": None,
-        "cubic_coeff_a": -0.75,
-        "exclude_outside": 0,
-        "keep_aspect_ratio_policy": "stretch",
-    }
-    for name, usual in special.items():
+    special = {"antialias": 0, "axes": None, "cubic_coeff_a": -0.75, "exclude_outside": 0}
+    for name, usual in {**special, "keep_aspect_ratio_policy": "stretch"}.items():
         if call.get(name, usual) != usual:
             raise call.refuse(f"{name}={call.get(name, usual)}")
     factors, size = _target(call, x, scales, sizes)

@@ -52,18 +52,6 @@ def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Operato
     return reduce
 
 
-def _divide(call: Call, a: Tensor, b: Tensor) -> Tensor:
-    return a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
-
-
-def _modulo(call: Call, a: Tensor, b: Tensor) -> Tensor:
-    return torch.fmod(a, b) if call.get("fmod", 0) else torch.remainder(a, b)
-
-
-def _clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
-    return x if low is None and high is None else torch.clamp(x, low, high)
-
-
 def _softmax(function: Callable[..., Tensor]) -> Operator:
     return lambda call, x: function(x, dim=call.get("axis", -1))
 
@@ -83,21 +71,9 @@ def _dropout(
     return x, torch.ones_like(x, dtype=torch.bool)
 
 
-def _power(call: Call, x: Tensor, exponent: Tensor) -> Tensor:
-    return torch.pow(x, exponent).to(x.dtype)  # torch's is floating-point if either is; ONNX's is of the type of x
-
-
-def _hard_sigmoid(call: Call, x: Tensor) -> Tensor:
-    return (call.get("alpha", 0.2) * x + call.get("beta", 0.5)).clamp(0, 1)
-
-
 def _selu(call: Call, x: Tensor) -> Tensor:
     alpha, gamma = call.get("alpha", 1.6732632423543772), call.get("gamma", 1.0507009873554805)
     return gamma * torch.where(x > 0, x, alpha * torch.expm1(x.clamp_max(0)))
-
-
-def _mean_of_all(call: Call, *inputs: Tensor) -> Tensor:
-    return torch.stack(torch.broadcast_tensors(*inputs)).mean(0)
 
 
 def _prelu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
@@ -106,33 +82,35 @@ def _prelu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
     return above + slope * (x - above)
 
 
+# Called in torch as in ONNX.
+SAME = (
+    *("Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "Log", "Neg", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign"),
+    *("Sin", "Sqrt", "Tanh"),
+)
+SAME_OF_TWO = ("Add", "MatMul", "Mul", "Sub")
+
 OPERATORS: Mapping[str, Operator] = {
-    "Abs": _unary(torch.abs),
-    "Add": _binary(torch.add),
+    **{name: _unary(getattr(torch, name.lower())) for name in SAME},
+    **{name: _binary(getattr(torch, name.lower())) for name in SAME_OF_TWO},
     "And": _binary(torch.logical_and),
     "AveragePool": layers.average_pool,
     "BatchNormalization": layers.batch_norm,
     "Cast": shapes.cast,
     "CastLike": lambda call, x, like: x.to(like.dtype),
-    "Ceil": _unary(torch.ceil),
     "Celu": lambda call, x: functional.celu(x, call.get("alpha", 1.0)),
-    "Clip": _clip,
+    "Clip": lambda call, x, low=None, high=None: x if low is None and high is None else torch.clamp(x, low, high),
     "Concat": lambda call, *inputs: torch.cat(inputs, call.attributes["axis"]),
     "ConstantOfShape": shapes.constant_of_shape,
     "Conv": layers.convolution,
     "ConvTranspose": layers.transposed_convolution,
-    "Cos": _unary(torch.cos),
     "DepthToSpace": shapes.depth_to_space,
-    "Div": _divide,
+    "Div": _binary(lambda a, b: a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")),
     "Dropout": _dropout,
     "Einsum": lambda call, *inputs: torch.einsum(call.attributes["equation"], *inputs),
     "Elu": lambda call, x: functional.elu(x, call.get("alpha", 1.0)),
     "Equal": _binary(torch.eq),
-    "Erf": _unary(torch.erf),
-    "Exp": _unary(torch.exp),
     "Expand": shapes.expand,
     "Flatten": shapes.flatten,
-    "Floor": _unary(torch.floor),
     "Gather": shapes.gather,
     "GatherElements": shapes.gather_elements,
     "Gelu": lambda call, x: functional.gelu(x, approximate=call.get("approximate", "none")),
@@ -142,7 +120,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Greater": _binary(torch.gt),
     "GreaterOrEqual": _binary(torch.ge),
     "GroupNormalization": layers.group_norm,
-    "HardSigmoid": _hard_sigmoid,
+    "HardSigmoid": lambda call, x: (call.get("alpha", 0.2) * x + call.get("beta", 0.5)).clamp(0, 1),
     "HardSwish": _unary(functional.hardswish),
     "Identity": _unary(lambda x: x),
     "InstanceNormalization": layers.instance_norm,
@@ -152,25 +130,20 @@ OPERATORS: Mapping[str, Operator] = {
     "LeakyRelu": lambda call, x: functional.leaky_relu(x, call.get("alpha", 0.01)),
     "Less": _binary(torch.lt),
     "LessOrEqual": _binary(torch.le),
-    "Log": _unary(torch.log),
     "LogSoftmax": _softmax(torch.log_softmax),
     "LpNormalization": layers.lp_norm,
-    "MatMul": _binary(torch.matmul),
     "Max": _many(torch.maximum),
     "MaxPool": layers.max_pool,
-    "Mean": _mean_of_all,
+    "Mean": lambda call, *inputs: torch.stack(torch.broadcast_tensors(*inputs)).mean(0),
     "Min": _many(torch.minimum),
     "Mish": _unary(functional.mish),
-    "Mod": _modulo,
-    "Mul": _binary(torch.mul),
-    "Neg": _unary(torch.neg),
+    "Mod": lambda call, a, b: (torch.fmod if call.get("fmod", 0) else torch.remainder)(a, b),
     "Not": _unary(torch.logical_not),
     "Or": _binary(torch.logical_or),
     "PRelu": _prelu,
     "Pad": shapes.pad,
-    "Pow": _power,
+    "Pow": _binary(lambda x, exponent: torch.pow(x, exponent).to(x.dtype)),  # torch promotes both; ONNX keeps that of x
     "Range": shapes.range_,
-    "Reciprocal": _unary(torch.reciprocal),
     "ReduceL1": _reduction(lambda x, axes, keep: x.abs().sum(axes, keepdim=keep)),
     "ReduceL2": _reduction(lambda x, axes, keep: torch.linalg.vector_norm(x, dim=axes, keepdim=keep)),
     "ReduceMax": _reduction(lambda x, axes, keep: x.amax(axes, keepdim=keep)),
@@ -179,15 +152,10 @@ OPERATORS: Mapping[str, Operator] = {
     "ReduceProd": _reduction(shapes.product),
     "ReduceSum": _reduction(lambda x, axes, keep: x.sum(axes, keepdim=keep)),
     "ReduceSumSquare": _reduction(lambda x, axes, keep: x.square().sum(axes, keepdim=keep)),
-    "Relu": _unary(torch.relu),
     "Reshape": shapes.reshape,
     "Resize": layers.resize,
-    "Round": _unary(torch.round),
     "Selu": _selu,
     "Shape": shapes.shape,
-    "Sigmoid": _unary(torch.sigmoid),
-    "Sign": _unary(torch.sign),
-    "Sin": _unary(torch.sin),
     "Size": lambda call, x: torch.tensor(math.prod(x.shape), device=call.device),
     "Slice": shapes.slice_,
     "Softmax": _softmax(torch.softmax),
@@ -195,11 +163,8 @@ OPERATORS: Mapping[str, Operator] = {
     "Softsign": _unary(functional.softsign),
     "SpaceToDepth": shapes.space_to_depth,
     "Split": shapes.split,
-    "Sqrt": _unary(torch.sqrt),
     "Squeeze": shapes.squeeze,
-    "Sub": _binary(torch.sub),
     "Sum": _many(torch.add),
-    "Tanh": _unary(torch.tanh),
     "ThresholdedRelu": lambda call, x: functional.threshold(x, call.get("alpha", 1.0), 0.0),
     "Tile": lambda call, x, repeats: x.repeat(repeats.tolist()),
     "Transpose": shapes.transpose,
@@ -219,23 +184,18 @@ WINDOW = ("auto_pad", "dilations", "kernel_shape", "pads", "strides")
 REDUCTION = ("keepdims", "noop_with_empty_axes")
 
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("Celu", "Elu", "LeakyRelu", "ThresholdedRelu"), ("alpha",)),
+    **dict.fromkeys(("Concat", "Flatten", "Gather", "GatherElements", "LogSoftmax", "Softmax"), ("axis",)),
     "AveragePool": (*WINDOW, "ceil_mode", "count_include_pad"),
     "BatchNormalization": ("epsilon", "momentum", "training_mode"),
     "Cast": ("round_mode", "saturate", "to"),
     "CastLike": ("round_mode", "saturate"),
-    "Celu": ("alpha",),
-    "Concat": ("axis",),
     "Constant": ("value", "value_float", "value_floats", "value_int", "value_ints"),
     "ConstantOfShape": ("value",),
     "Conv": (*WINDOW, "group"),
     "ConvTranspose": (*WINDOW, "group", "output_padding", "output_shape"),
-    "DepthToSpace": ("blocksize", "mode"),
     "Dropout": ("seed",),
     "Einsum": ("equation",),
-    "Elu": ("alpha",),
-    "Flatten": ("axis",),
-    "Gather": ("axis",),
-    "GatherElements": ("axis",),
     "Gelu": ("approximate",),
     "Gemm": ("alpha", "beta", "transA", "transB"),
     "GroupNormalization": ("epsilon", "num_groups", "stash_type"),
@@ -243,8 +203,6 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "InstanceNormalization": ("epsilon",),
     "LRN": ("alpha", "beta", "bias", "size"),
     "LayerNormalization": ("axis", "epsilon", "stash_type"),
-    "LeakyRelu": ("alpha",),
-    "LogSoftmax": ("axis",),
     "LpNormalization": ("axis", "p"),
     "MaxPool": (*WINDOW, "ceil_mode", "storage_order"),
     "Mod": ("fmod",),
@@ -259,10 +217,8 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     ),
     "Selu": ("alpha", "gamma"),
     "Shape": ("end", "start"),
-    "Softmax": ("axis",),
-    "SpaceToDepth": ("blocksize", "mode"),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), ("blocksize", "mode")),
     "Split": ("axis", "num_outputs"),
-    "ThresholdedRelu": ("alpha",),
     "Transpose": ("perm",),
 }
 """Operators that are not listed have none. Those that change no result of the variants imported here are listed and not

@@ -11,7 +11,7 @@ from hashlib import sha256
 import numpy as np
 
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.core.records import Claim, Estimate, Result, Series
+from holdfast.core.records import Claim, Estimate, Result, Series, grouped
 from holdfast.core.statistics.intervals import Values
 from holdfast.core.statistics.summaries import ratio_of_means, series_of, summarise
 from holdfast.report import text
@@ -69,13 +69,18 @@ def labels(results: Sequence[Result]) -> dict[tuple[str, str], str]:
     return {(name, mark): name if names.count(name) == 1 else f"{name} ({mark[:6]})" for name, mark in kinds}
 
 
+def labelled(results: Sequence[Result]) -> list[tuple[str, Result]]:
+    """Results beside the labels of their encoders."""
+    names = labels(results)
+    return [(names[result.encoder.name, result.encoder.fingerprint], result) for result in results]
+
+
 def baselines(results: Sequence[Result]) -> tuple[str, ...]:
     """Return what the baselines are called, which put numbers into proportion and are not there to be chosen.
 
     Where nothing else was measured they are encoders like others.
     """
-    labels_of = labels(results)
-    kinds = {labels_of[result.encoder.name, result.encoder.fingerprint]: result.encoder.source for result in results}
+    kinds = {name: result.encoder.source for name, result in labelled(results)}
     names = tuple(name for name, source in kinds.items() if source.startswith("baseline:"))
     return names if len(names) < len(kinds) else ()
 
@@ -85,11 +90,9 @@ def groups(results: Sequence[Result]) -> tuple[Group, ...]:
 
     A cell that occurs twice (the same run given twice, or repeated) counts once: the one that looked at more samples.
     """
-    labels_of = labels(results)
     cells_of_groups: dict[tuple[str, str], dict[str, Result]] = {}
-    for result in results:
+    for name, result in labelled(results):
         cells = cells_of_groups.setdefault((result.evaluation, protocol_key(result)), {})
-        name = labels_of[result.encoder.name, result.encoder.fingerprint]
         if name not in cells or len(cells[name].findings.ids) < len(result.findings.ids):
             cells[name] = result
     order = list(dict.fromkeys(evaluation for evaluation, _ in cells_of_groups))
@@ -97,11 +100,9 @@ def groups(results: Sequence[Result]) -> tuple[Group, ...]:
     return tuple(Group(tuple(cells.values()), tuple(cells)) for _, cells in ranked)
 
 
-def tabled(grouped: Sequence[Group]) -> tuple[tuple[Group, ...], ...]:
+def tabled(groups: Sequence[Group]) -> tuple[tuple[Group, ...], ...]:
     """Return which groups share a table: all evaluations of one set of images, and each further protocol by itself."""
-    sets: dict[str, list[Group]] = {}
-    for group in grouped:
-        sets.setdefault(group.first.images.fingerprint, []).append(group)
+    sets = grouped((group.first.images.fingerprint, group) for group in groups)
     shared: list[tuple[Group, ...]] = []
     for members in sorted(sets.values(), key=lambda members: -sum(len(group.results) for group in members)):
         main = {group.first.evaluation: group for group in reversed(members)}

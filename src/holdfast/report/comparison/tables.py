@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from math import isfinite, isnan
 
-from holdfast.core.records import Claim, Conditions, Estimate
+from holdfast.core.records import Claim, Estimate, grouped
 from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group, difference, tabled
@@ -76,14 +76,18 @@ class Row:
     """The ball as settings, gates and flags write it."""
 
     @property
-    def conditions(self) -> Conditions:
-        """Return the setting of its numbers."""
-        return next((cell.estimate.conditions for cell in self.cells if cell), {})
+    def like(self) -> Estimate:
+        """Return the first of its numbers, which states quantity and conditions of all."""
+        return next(cell.estimate for cell in self.cells if cell)
+
+    def defined(self, table: Table, among: Collection[str] | None = None) -> dict[str, Cell]:
+        """Return the defined numbers of the encoders of ``table``, or of those ``among`` them."""
+        chosen, cells = table.encoders if among is None else among, zip(table.encoders, self.cells, strict=True)
+        return {name: cell for name, cell in cells if cell and cell.defined and name in chosen}
 
     def missing(self, table: Table) -> tuple[str, ...]:
         """Return which of the encoders that ``table`` ranks have no number here."""
-        names = {name for name, cell in zip(table.encoders, self.cells, strict=True) if cell and cell.defined}
-        return tuple(name for name in table.ranked if name not in names)
+        return tuple(name for name in table.ranked if name not in self.defined(table))
 
     def firsts(self, encoders: Sequence[str]) -> tuple[str, ...]:
         """Return which of the table's ``encoders`` hold the first place, alone or tied."""
@@ -124,7 +128,6 @@ class Table:
     def notes(self) -> tuple[str, ...]:
         """Return why values are undefined or samples were left out, each reason once."""
         reasons: dict[tuple[str, str], dict[str, None]] = {}
-        titles: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for section in self.sections:
             for row in section.rows:
                 for name, cell in zip(self.encoders, row.cells, strict=True):
@@ -133,8 +136,7 @@ class Table:
                         reasons.setdefault((section.title, reason), {})[name] = None
             for name, reason in self._less_in_a_larger_ball(section):
                 reasons.setdefault((section.title, reason), {})[name] = None
-        for (title, reason), names in reasons.items():
-            titles.setdefault((reason, tuple(names)), []).append(title)
+        titles = grouped(((reason, tuple(names)), title) for (title, reason), names in reasons.items())
         return tuple(
             f"{text.listed(which)}, {text.among(list(names), self.encoders)}: {reason}"
             for (reason, names), which in titles.items()
@@ -197,9 +199,7 @@ def table(title: str, groups: Sequence[Group], comparison: Comparison, headline:
 
 def _sections(group: Group, encoders: Sequence[str], comparison: Comparison, headline: bool) -> list[Section]:
     quantities = [like for like in distinct_estimates(group) if like.quantity in group.first.headline or not headline]
-    parts: dict[tuple[str, Claim], list[Estimate]] = {}
-    for like in quantities:
-        parts.setdefault((like.quantity, like.claim), []).append(like)
+    parts = grouped(((like.quantity, like.claim), like) for like in quantities)
     return [
         Section(group.first.evaluation, group.first.robustness, likes[0], _rows(group, likes, encoders, comparison))
         for likes in parts.values()
@@ -290,7 +290,7 @@ def difference_text(row: Row, names: tuple[str, str]) -> str:
     pair = pair_of(row, names)
     if pair is None:
         return "–"
-    norm = next(text.norm_of(cell.estimate) for cell in row.cells if cell)
+    norm = text.norm_of(row.like)
     value, low, high = (text.radius(norm, getattr(pair.difference, name)) for name in ("value", "low", "high"))
     return f"{value} [{low}, {high}]"
 

@@ -89,7 +89,7 @@ def _panel(title: str, parts: Sequence[_Part], dashes: dict[str, str], encoders:
     lines = [replace(part.line, dash=dashes[part.conditions.get("attack", "")]) for part in plots]
     references = [part.reference for part in plots if part.reference]
     lines += {(*line.x, *line.y): line for line in references}.values()
-    alt = f"{plots[0].name} of {text.listed(list(encoders))}{f' for {title}' if title else ''}"
+    alt = f"{plots[0].name} of {text.listed(encoders)}{f' for {title}' if title else ''}"
     return Panel(title, draw(lines, *plots[0].labels, alt=alt, share=plots[0].share))
 
 

@@ -141,18 +141,10 @@ ASCENT = 0.76 * FONT
 """From the line that text stands on to the top of its capitals."""
 FEW = 16
 """Number of points below which each is marked; the line only joins them."""
-SHADES = (
-    (0x44, 0x01, 0x54),
-    (0x48, 0x28, 0x78),
-    (0x3E, 0x4A, 0x89),
-    (0x31, 0x68, 0x8E),
-    (0x26, 0x82, 0x8E),
-    (0x1F, 0x9E, 0x89),
-    (0x35, 0xB7, 0x79),
-    (0x6D, 0xCD, 0x59),
-    (0xB4, 0xDE, 0x2C),
-    (0xFD, 0xE7, 0x25),
-)
+SHADES = [
+    tuple(bytes.fromhex(shade))
+    for shade in ("440154", "482878", "3e4a89", "31688e", "26828e", "1f9e89", "35b779", "6dcd59", "b4de2c", "fde725")
+]
 """The colour map viridis, at equal distances; colours between are mixed."""
 LEVELS = 63
 """Steps of the colour map: more than an eye tells apart in dots, and neighbours share a path."""

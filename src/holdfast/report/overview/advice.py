@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from shlex import quote
 
-from holdfast.core.records import Claim, Failure, Result
+from holdfast.core.records import Claim, Failure, Result, grouped
 from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group
@@ -60,6 +60,7 @@ def advice(
     table, thin = _supported(table)
     tallied = tally(table)
     advised = _advised(table, tallied)
+    name, command = _gate_command(table, groups, runs, _guarded(table, advised, screen), screen)
     sentences = (
         *_missing(encoders_without_results(results, failures)),
         thin,
@@ -70,7 +71,7 @@ def advice(
         _claims(table),
         _proved(table),
         _rerun(failures),
-        _gate(*_gate_command(table, groups, runs, _guarded(table, advised, screen), screen)),
+        f"To notice when {name} gets worse, gate it: `{command}`" if command else "",
     )
     return tuple(filter(None, sentences))
 
@@ -154,7 +155,8 @@ def _choice(
         leaders, sentences = _by_screen(table, tallied, advised, screen)
     yield from sentences
     yield from _worst_of_leaders(table, leaders)
-    if doubted := [name for name in leaders if any(_singles_out(alert, name, table) for alert in alerts)]:
+    of_some = [alert.encoders for alert in alerts if not set(table.ranked) <= set(alert.encoders)]
+    if doubted := [name for name in leaders if any(name in encoders for encoders in of_some)]:
         yield f"Settle the notes about {text.listed(doubted)} before you rely on that."
 
 
@@ -172,9 +174,9 @@ def _by_screen(
     leaders = (screen.leader,) if screen.leader else advised.leaders
     if not advised.leaders or screen.leader in advised.leaders:
         return leaders, ()
-    numbers = text.listed(list(dict.fromkeys(advised.numbers)))
+    numbers = text.listed(dict.fromkeys(advised.numbers))
     which = "these are some rows of the table, and the verdict counts all" if screen.leader else "the table names none"
-    return leaders, (f"By {numbers} alone, {text.listed(list(advised.leaders))} would come first: {which}.",)
+    return leaders, (f"By {numbers} alone, {text.listed(advised.leaders)} would come first: {which}.",)
 
 
 def _by_tally(table: Table, tallied: Tally, advised: Advised, bounded: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -190,7 +192,7 @@ def _by_tally(table: Table, tallied: Tally, advised: Advised, bounded: bool) -> 
         )
     if advised.leaders:
         other = (
-            f"Counting all numbers, {text.listed(list(tallied.leaders))} would come first; that is no "
+            f"Counting all numbers, {text.listed(tallied.leaders)} would come first; that is no "
             "reason to prefer another."
         )
         differs = tallied.leaders and tallied.leaders != leaders
@@ -199,8 +201,8 @@ def _by_tally(table: Table, tallied: Tally, advised: Advised, bounded: bool) -> 
         return leaders, (_undecided(table, tallied, bounded),)
     decisive = advised.tally if advised.tally.telling else tallied
     return leaders, (
-        f"The encoders differ in {_of_them(decisive)}, but none is best or tied for best throughout any question: no "
-        "reason to prefer one.",
+        f"The encoders differ in {decisive.telling} of {text.counted(decisive.conditions, 'condition')} of robustness, "
+        "but none is best or tied for best throughout any question: no reason to prefer one.",
     )
 
 
@@ -219,10 +221,6 @@ def _lead(tallied: Tally, evidence: str) -> str:
     return f"{best} on {most} of {questions}{evidence}{rest}"
 
 
-def _of_them(tallied: Tally) -> str:
-    return f"{tallied.telling} of {text.counted(tallied.conditions, 'condition')} of robustness"
-
-
 def _tied(tallied: Tally) -> str:
     tied = tallied.conditions - tallied.telling
     return f"{tied or 'none'} of {text.counted(tallied.conditions, 'condition')} {'is' if tied < 2 else 'are'} tied"
@@ -233,14 +231,12 @@ def _prefer(leaders: Sequence[str], backed: Tally, evidence: str) -> str:
     lead = f"{_lead(backed, f' by numbers with {evidence} in our study')}"
     if len(leaders) == 1:
         return f"Of these encoders {leaders[0]} is the most robust: it is {lead}; {_tied(backed)}."
-    return f"No single encoder stands out: {text.listed(list(leaders))} are each {lead}; {_tied(backed)}."
+    return f"No single encoder stands out: {text.listed(leaders)} are each {lead}; {_tied(backed)}."
 
 
 def _undecided(table: Table, tallied: Tally, bounded: bool) -> str:
     """Return who leads by other numbers alone, and what to measure instead if it has not been and can be."""
-    each = (
-        f"{text.listed(list(tallied.leaders))} {'is' if len(tallied.leaders) == 1 else 'are each'} {_lead(tallied, '')}"
-    )
+    each = f"{text.listed(tallied.leaders)} {'is' if len(tallied.leaders) == 1 else 'are each'} {_lead(tallied, '')}"
     measured = {part.evaluation for part in table.sections}
     proofs = "certified-"
     better = [name for name in study().best if name not in measured and (bounded or not name.startswith(proofs))]
@@ -265,10 +261,6 @@ def _proportion(table: Table) -> Iterator[str]:
             yield f"The baseline {name} is better than {whom} at {text.listed(places)}."
 
 
-def _singles_out(alert: Alert, name: str, table: Table) -> bool:
-    return name in alert.encoders and not set(table.ranked) <= set(alert.encoders)
-
-
 def _worst_of_leaders(table: Table, leaders: Sequence[str]) -> Iterator[str]:
     """Yield the worst main metric of each leader, because the best encoder need not be good."""
     for name in leaders[:SHOWN]:
@@ -284,10 +276,7 @@ def _worst_of_leaders(table: Table, leaders: Sequence[str]) -> Iterator[str]:
             most, section, row, cell = max(reversed(cells), key=lambda item: item[0])
             where = " · ".join(filter(None, (row.first, row.rest)))
             perfect = 0 if section.like.better == "lower" else 1
-            others = [
-                harm(other) for each, other in zip(table.encoders, row.cells, strict=True)
-                if other and other.defined and each in table.ranked and each != name
-            ]  # fmt: skip
+            others = [harm(other) for each, other in row.defined(table, table.ranked).items() if each != name]
             beside = " The other encoders do no better." if others and min(others) >= most else ""
             yield (
                 f"Weakest result of {name}: {section.title} is {cell.value} "
@@ -330,14 +319,14 @@ def _difference_or_factor(section: Section, low: Cell, high: Cell) -> float:
 
 def _by_attack(section: Section) -> list[list[Row]]:
     """Return the rows of ``section`` that differ in the attack alone, not in its goal, together."""
-    rows_of_case: dict[tuple[tuple[str, str], ...], list[Row]] = {}
-    for row in section.rows:
-        cell = next((cell for cell in row.cells if cell), None)
-        if cell and "attack" in cell.estimate.conditions and section.like.better != "neither":
-            rest = tuple((key, value) for key, value in cell.estimate.conditions.items() if key != "attack")
-            goal = cell.estimate.conditions["attack"].partition(" at ")[2]
-            rows_of_case.setdefault((*rest, ("goal", goal)), []).append(row)
-    return [rows for rows in rows_of_case.values() if len(rows) > 1]
+    if section.like.better == "neither":
+        return []
+    cases = grouped(
+        (tuple({**row.like.conditions, "attack": attack.partition(" at ")[2]}.items()), row)
+        for row in section.rows
+        if (attack := row.like.conditions.get("attack"))
+    )
+    return [rows for rows in cases.values() if len(rows) > 1]
 
 
 def _separated(rows: Sequence[Row], table: Table) -> Iterator[tuple[str, Cell, Cell]]:
@@ -360,12 +349,7 @@ def _claims(table: Table) -> str:
 def _proved(table: Table) -> str:
     """Return the largest certificate of the first quantity that has one."""
     for section in table.sections:
-        cells = [
-            (row, name, cell)
-            for row in section.rows
-            for name, cell in zip(table.encoders, row.cells, strict=True)
-            if cell and cell.defined and name in table.ranked
-        ]
+        cells = [(row, name, cell) for row in section.rows for name, cell in row.defined(table, table.ranked).items()]
         if cells and (section.like.better, section.like.claim) == ("higher", Claim.LOWER):
             row, name, cell = max(cells, key=lambda item: item[2].estimate.value)
             where = " · ".join(filter(None, (row.first, row.rest)))
@@ -401,10 +385,6 @@ def _guarded(table: Table, advised: Advised, screen: FirstScreen | None) -> tupl
     if screen and screen.leader:
         return (screen.leader,)
     return advised.leaders or (table.ranked if len(table.ranked) == 1 else ())
-
-
-def _gate(name: str, command: str) -> str:
-    return f"To notice when {name} gets worse, gate it: `{command}`" if command else ""
 
 
 def _gate_command(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.core.records import Claim, Failure, Result, WarningKind
+from holdfast.core.records import Claim, Failure, Result, WarningKind, grouped
 from holdfast.core.settings import number
 from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
@@ -43,7 +43,7 @@ class Alert:
         more = len(self.evaluations) - NAMED
         if more > 1:
             return text.listed([*self.evaluations[:NAMED], f"{more} others"])
-        return text.listed(list(self.evaluations)) if self.evaluations else "all evaluations"
+        return text.listed(self.evaluations) if self.evaluations else "all evaluations"
 
 
 COUNTS = re.compile(r"(\d[\d,]*) of (\d[\d,]*)")
@@ -115,8 +115,14 @@ def _of_samples(members: Sequence[tuple[str, Result]]) -> Iterator[Alert]:
     kinds: tuple[tuple[list[Result], Callable[[Sequence[Result]], str]], ...] = (
         ([result for result in ended if not _beyond_samples(result)], _goes_on),
         ([result for result in ended if _beyond_samples(result)], _goes_on),
-        ([result for result in few if result.planned is not None and not _beyond_samples(result)], _needs_time),
-        ([result for result in settled if result.images.count < FEW], _needs_images),
+        (
+            [result for result in few if result.planned is not None and not _beyond_samples(result)],
+            lambda few: _only(few, "Give the run more time (--budget), or run the same command again,"),
+        ),
+        (
+            [result for result in settled if result.images.count < FEW],
+            lambda few: _only(few, f"Give {FEW} images or more (--images, and --limit if you set it)"),
+        ),
         ([result for result in settled if result.images.count >= FEW], _needs_settings),
     )
     for results, sentence in kinds:
@@ -137,14 +143,6 @@ def _beyond_samples(result: Result) -> bool:
 
 def _goes_on(results: Sequence[Result]) -> str:
     return f"{partial(*results)} More time (--budget) or the same command again goes on."
-
-
-def _needs_time(results: Sequence[Result]) -> str:
-    return _only(results, "Give the run more time (--budget), or run the same command again,")
-
-
-def _needs_images(results: Sequence[Result]) -> str:
-    return _only(results, f"Give {FEW} images or more (--images, and --limit if you set it)")
 
 
 def _needs_settings(results: Sequence[Result]) -> str:
@@ -216,20 +214,14 @@ def cells_in_words(cells: Sequence[tuple[str, str]]) -> str:
         >>> cells_in_words([("spade", "a"), ("overlap", "a"), ("spade", "b"), ("overlap", "b"), ("spade", "c")])
         'spade and overlap of a and b; spade of c'
     """
-    by_encoder: dict[str, dict[str, None]] = {}
-    for evaluation, encoder in cells:
-        by_encoder.setdefault(encoder, {})[evaluation] = None
-    shared: dict[tuple[str, ...], list[str]] = {}
-    for name, evaluations in by_encoder.items():
-        shared.setdefault(tuple(evaluations), []).append(name)
-    return "; ".join(f"{text.listed(list(what))} of {text.listed(names)}" for what, names in shared.items())
+    by_encoder = grouped((encoder, evaluation) for evaluation, encoder in cells)
+    shared = grouped((tuple(dict.fromkeys(evaluations)), name) for name, evaluations in by_encoder.items())
+    return "; ".join(f"{text.listed(what)} of {text.listed(names)}" for what, names in shared.items())
 
 
 def causes(failures: Sequence[Failure]) -> tuple[Cause, ...]:
     """Return each reason once, the one that costs most results first."""
-    failed: dict[tuple[str, str], list[Failure]] = {}
-    for failure in failures:
-        failed.setdefault((failure.reason, failure.error), []).append(failure)
+    failed = grouped(((failure.reason, failure.error), failure) for failure in failures)
     ordered = sorted(failed.items(), key=lambda item: -len(item[1]))
     return tuple(Cause(reason, error, tuple(failures_of_cause)) for (reason, error), failures_of_cause in ordered)
 
@@ -242,11 +234,8 @@ def missing_sentences(failures: Sequence[Failure]) -> tuple[str, ...]:
 def encoders_without_results(results: Sequence[Result], failures: Sequence[Failure]) -> dict[str, tuple[str, ...]]:
     """Return the encoders that were asked for and have no result at all, each with the reasons."""
     known = {name for result in results for name in (result.encoder.name, result.encoder.source)}
-    reasons_of: dict[str, dict[str, None]] = {}
-    for failure in failures:
-        if failure.encoder not in known:
-            reasons_of.setdefault(failure.encoder, {})[failure.reason] = None
-    return {name: tuple(reasons) for name, reasons in reasons_of.items()}
+    lost = grouped((failure.encoder, failure.reason) for failure in failures if failure.encoder not in known)
+    return {name: tuple(dict.fromkeys(reasons)) for name, reasons in lost.items()}
 
 
 def by_budget(failures: Sequence[Failure]) -> tuple[list[Failure], list[Failure]]:
@@ -275,7 +264,7 @@ def other_radius(table: Table) -> str:
         for section in table.sections
         if section.robustness and (section.like.better, section.like.claim) in HARM and is_share(section.like.unit)
         for row in section.rows
-        if (ball := _ball(row)) and len(each := _harms(row, table)) == len(table.ranked)
+        if ":" in (ball := row.like.conditions.get("ball", "")) and len(each := _harms(row, table)) == len(table.ranked)
     ]
     broken = [(b, t) for b, each, t in harms if all(x >= 1 - EDGE and low >= 1 - CERTAIN for low, x, _ in each)]
     untouched = [(b, t) for b, each, t in harms if all(x <= EDGE and high <= CERTAIN for _, x, high in each)]
@@ -287,7 +276,7 @@ def other_radius(table: Table) -> str:
             flags = text.listed(
                 [f"`--ball {norm}:{number(factor * size)}`" for norm, size in _ends([b for b, _ in found], factor)]
             )
-            which = text.listed(list(dict.fromkeys(title for _, title in found)))
+            which = text.listed(dict.fromkeys(title for _, title in found))
             return (
                 f". For {which}, {what}, and more images would not change that: take a {size} radius there, as {flags}."
             )
@@ -296,16 +285,8 @@ def other_radius(table: Table) -> str:
 
 def _ends(balls: Sequence[str], factor: float) -> list[tuple[str, float]]:
     """Return the smallest radius of each norm, or the largest if ``factor`` is above 1."""
-    radii: dict[str, list[float]] = {}
-    for norm, radius in map(text.norm_and_radius, balls):
-        radii.setdefault(norm, []).append(radius)
+    radii = grouped(map(text.norm_and_radius, balls))
     return [(norm, (min if factor < 1 else max)(same)) for norm, same in radii.items()]
-
-
-def _ball(row: Row) -> str:
-    cell = next((cell for cell in row.cells if cell), None)
-    ball = cell.estimate.conditions.get("ball", "") if cell else ""
-    return ball if ":" in ball else ""
 
 
 def harm(cell: Cell) -> float:
@@ -320,8 +301,5 @@ def _harms(row: Row, table: Table) -> list[tuple[float, float, float]]:
         e = cell.estimate
         return (e.low, e.high) if e.better == "lower" else (1 - e.high, 1 - e.low)
 
-    return [
-        (ends(cell)[0], harm(cell), ends(cell)[1])
-        for name, cell in zip(table.encoders, row.cells, strict=True)
-        if cell and cell.defined and name in table.ranked
-    ]
+    cells = row.defined(table, table.ranked).values()
+    return [(ends(cell)[0], harm(cell), ends(cell)[1]) for cell in cells]

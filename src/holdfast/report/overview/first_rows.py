@@ -12,7 +12,7 @@ from math import inf, isfinite, isnan
 from typing import Literal, NamedTuple
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.records import Claim, Estimate, Result
+from holdfast.core.records import Claim, Estimate, Result, grouped
 from holdfast.core.settings import convert
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group
@@ -188,7 +188,7 @@ class Picked(NamedTuple):
     @property
     def like(self) -> Estimate:
         """An estimate of the row."""
-        return next(cell.estimate for cell in self.rows[0].cells if cell)
+        return self.rows[0].like
 
 
 def key_of(kind: Kind, estimate: Estimate, result: Result) -> Key:
@@ -232,10 +232,7 @@ def most_telling(found: Sequence[tuple[Row, ...]], whole: Table) -> tuple[Row, .
 
 def candidates(rows: Sequence[Row], whole: Table) -> list[Row]:
     """Return per ball and distance the row of the strongest attack."""
-    cases: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        cases.setdefault(_case(row), []).append(row)
-    return [_strongest(same, whole) for same in cases.values()]
+    return [_strongest(same, whole) for same in grouped((_case(row), row) for row in rows).values()]
 
 
 def _candidates(kind: Kind, whole: Table) -> Iterator[tuple[Row, ...]]:
@@ -253,13 +250,12 @@ def _candidates(kind: Kind, whole: Table) -> Iterator[tuple[Row, ...]]:
 
 
 def _case(row: Row) -> tuple[str, str]:
-    conditions = next(cell.estimate.conditions for cell in row.cells if cell)
+    conditions = row.like.conditions
     return conditions.get("ball", ""), conditions.get("divergence", "")
 
 
 def _numbers(row: Row, whole: Table) -> list[float]:
-    cells = zip(whole.encoders, row.cells, strict=True)
-    return [cell.estimate.value for name, cell in cells if cell and cell.defined and name in whole.ranked]
+    return [cell.estimate.value for cell in row.defined(whole, whole.ranked).values()]
 
 
 def _strongest(rows: Sequence[Row], whole: Table) -> Row:
@@ -267,7 +263,7 @@ def _strongest(rows: Sequence[Row], whole: Table) -> Row:
 
     def tightness(row: Row) -> tuple[int, float]:
         numbers = [number for number in _numbers(row, whole) if isfinite(number)]
-        like = next(cell.estimate for cell in row.cells if cell)
+        like = row.like
         sign = {Claim.UPPER: -1, Claim.LOWER: 1}.get(like.claim, -1 if like.better == "higher" else 1)
         return len(numbers), sign * sum(numbers) / max(1, len(numbers))
 
@@ -308,13 +304,10 @@ def first_row(found: Picked, whole: Table, ranks: Mapping[str, int]) -> FirstRow
         under=_under(kind, like, results[names[0]], _count(found), told),
         confirmed=any(each and each.again and each.again.held for each in studied),
         cells=cells,
-        fewest=min((cell.estimate.n for row in found.rows for cell in row.cells if cell and cell.defined), default=0),
+        fewest=min((cell.estimate.n for row in found.rows for cell in row.defined(whole).values()), default=0),
         ranks=ranks,
-        numbers={
-            name: cell.estimate
-            for name, cell in zip(whole.encoders, found.rows[0].cells, strict=True) if cell and cell.defined
-        },
-    )  # fmt: skip
+        numbers={name: cell.estimate for name, cell in found.rows[0].defined(whole).items()},
+    )
 
 
 def _attacked(found: Picked, alone: Picked, whole: Table, place: int) -> Shown | None:

@@ -105,7 +105,7 @@ def first_screens(
         check_one_event(rows, tuple(broken))
         red = ""
         if broken:
-            who = text.listed(list(broken))
+            who = text.listed(broken)
             red = f"Violated certificates: attacks succeed inside {sum(broken.values()):,} of {who}. Trust no proof of them."
         leader, verdict = _verdict(whole, rows)
         screens.append(
@@ -149,8 +149,7 @@ def _word(count: int) -> str:
 def _exact(found: Picked, row: Row) -> Section:
     """Return a row by itself, without marks: those of the screen hold for the whole table together."""
     cells = tuple(cell and replace(cell, mark="") for cell in row.cells)
-    like = next(cell.estimate for cell in row.cells if cell)
-    return Section(found.kind.evaluation, True, like, (replace(row, cells=cells, span=1),))
+    return Section(found.kind.evaluation, True, row.like, (replace(row, cells=cells, span=1),))
 
 
 def _verdict(whole: Table, rows: Sequence[FirstRow]) -> tuple[str, tuple[str, ...]]:
@@ -233,9 +232,7 @@ def _own(rows: Sequence[FirstRow], name: str) -> list[str]:
 def _amber(whole: Table, rows: Sequence[FirstRow], results: Sequence[Result], failures: Sequence[Failure]) -> str:
     """Return the one cause that changes a decision, the gravest first."""
     if whole.collapsed:
-        return (
-            f"Collapsed: {text.listed(list(whole.collapsed))} gives all images one embedding. Its numbers mean nothing."
-        )
+        return f"Collapsed: {text.listed(whole.collapsed)} gives all images one embedding. Its numbers mean nothing."
     known = {name for result in results for name in (result.encoder.name, result.encoder.source)}
     if absent := sorted({failure.encoder for failure in failures} - known):
         return f"No result for {text.listed(absent)}: see the reasons below."

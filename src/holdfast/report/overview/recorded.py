@@ -1,11 +1,9 @@
-"""First screen as a record of ``report.json``, also under its old key ``scorecards`` until version 0.4."""
+"""First screen as a record of ``report.json``."""
 
 from __future__ import annotations
 
-from typing import Literal
-
-from holdfast.core.records import Conditions, Estimate, Number, Record
-from holdfast.report.overview.first_rows import FirstRow, Shown
+from holdfast.core.records import Estimate, Record
+from holdfast.report.overview.first_rows import FirstRow
 from holdfast.report.overview.first_screen import FirstScreen
 
 
@@ -49,51 +47,10 @@ class Screen(Record):
     rows: tuple[ScreenRow, ...]
 
 
-class Answer(Record):
-    """A cell under the old key."""
-
-    encoder: str
-    evaluation: str
-    quantity: str
-    conditions: Conditions
-    value: Number
-    low: Number
-    high: Number
-    n: int
-    confidence: float
-    standing: Literal["best", ""]
-
-
-class Line(Record):
-    """A row under the old key; of two bounds the proved one."""
-
-    question: str
-    meaning: str
-    evaluation: str
-    answers: tuple[Answer, ...]
-
-
-class Scorecard(Record):
-    """A screen under the old key."""
-
-    title: str
-    encoders: tuple[str, ...]
-    lines: tuple[Line, ...]
-
-
 def screen(shown: FirstScreen) -> Screen:
     """Return a first screen as a record."""
-    return Screen(
-        title=shown.title,
-        encoders=shown.encoders,
-        baselines=shown.baselines,
-        leader=shown.leader,
-        verdict=shown.verdict,
-        red=shown.red,
-        amber=shown.amber,
-        checks=shown.checks,
-        rows=tuple(map(_row, shown.rows)),
-    )
+    plain = {name: getattr(shown, name) for name in Screen.model_fields if name != "rows"}
+    return Screen(**plain, rows=tuple(map(_row, shown.rows)))
 
 
 def _row(row: FirstRow) -> ScreenRow:
@@ -107,34 +64,4 @@ def _row(row: FirstRow) -> ScreenRow:
             ScreenCell(encoder=cell.encoder, shown=cell.said, best=cell.best, estimates=cell.estimates)
             for cell in row.cells
         ),
-    )
-
-
-def scorecard(shown: FirstScreen) -> Scorecard:
-    """Return a first screen under the names that ``report.json`` had in version 0.2."""
-    lines = tuple(
-        Line(
-            question=row.title,
-            meaning=row.under,
-            evaluation=row.kind.evaluation,
-            answers=tuple(_answer(row, cell) for cell in row.cells if cell.estimates),
-        )
-        for row in shown.rows
-    )
-    return Scorecard(title=shown.title, encoders=(*shown.encoders, *shown.baselines), lines=lines)
-
-
-def _answer(row: FirstRow, cell: Shown) -> Answer:
-    found = cell.estimates[0]
-    return Answer(
-        encoder=cell.encoder,
-        evaluation=row.kind.evaluation,
-        quantity=found.quantity,
-        conditions=found.conditions,
-        value=found.value,
-        low=found.low,
-        high=found.high,
-        n=found.n,
-        confidence=found.confidence,
-        standing="best" if cell.best else "",
     )

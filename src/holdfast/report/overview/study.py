@@ -105,7 +105,7 @@ class Undefended(Record):
         among = f"Among the {self.encoders} encoders that were not trained against attacks"
         if not self.names:
             return f"{among}, no number passed the study's test."
-        who = text.listed(list(self.names))
+        who = text.listed(self.names)
         return f"{among}, {who} predicted it, by intervals not corrected for how many numbers were looked at."
 
 

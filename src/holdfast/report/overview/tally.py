@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from holdfast.core.records import Estimate, Question, Record, Result
+from holdfast.core.records import Estimate, Question, Record, Result, grouped
 from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group
@@ -93,7 +93,7 @@ def sentences(tallied: Tally) -> tuple[str, ...]:
 
 def gap_sentence(gap: Gap) -> str:
     """Return a sentence on the missing numbers of some encoders."""
-    who, quantities = text.listed(list(gap.encoders)), ", ".join(map(text.words, gap.quantities))
+    who, quantities = text.listed(gap.encoders), ", ".join(map(text.words, gap.quantities))
     where = f"{text.counted(gap.conditions, 'condition')} ({quantities})"
     return f"{who} {text.have(gap.encoders)} no number in {where}, so no encoder is ranked there"
 
@@ -110,13 +110,14 @@ def _meetings(contests: list[Contest]) -> Iterator[Meeting]:
 def _gaps(table: Table) -> Iterator[Gap]:
     if len(table.ranked) < 2:
         return
-    quantities_of: dict[tuple[str, ...], list[str]] = {}
-    for section in table.sections:
-        for row in section.rows if section.like.better != "neither" else ():
-            # Where no encoder has a number there is nothing to rank.
-            if 0 < len(who := row.missing(table)) < len(table.ranked):
-                quantities_of.setdefault(who, []).append(section.like.quantity)
-    for who, quantities in quantities_of.items():
+    missing = (
+        (who, section.like.quantity)
+        for section in table.sections
+        for row in (section.rows if section.like.better != "neither" else ())
+        # Where no encoder has a number there is nothing to rank.
+        if 0 < len(who := row.missing(table)) < len(table.ranked)
+    )
+    for who, quantities in grouped(missing).items():
         yield Gap(encoders=who, conditions=len(quantities), quantities=tuple(dict.fromkeys(quantities)))
 
 
@@ -125,14 +126,8 @@ OTHERS = "Other measures"
 MOST = 9
 """Rows of a first screen."""
 PROOFS = (
-    "certified-",
-    "linear-radius",
-    "instance-accuracy",
-    "margin-distribution",
-    "smoothed-",
-    "center-",
-    "feature-",
-    "randomized-",
+    *("certified-", "linear-radius", "instance-accuracy", "margin-distribution"),
+    *("smoothed-", "center-", "feature-", "randomized-"),
 )
 """Prefixes of the names of evaluations that prove."""
 EVERYDAY = ("common-", "corruption-error")
@@ -153,10 +148,11 @@ def heading_of(result: Result) -> str:
 
 def questions(part: Sequence[Group]) -> dict[Question, list[str]]:
     """Return each question that results name with the evaluations that answer it, in the order of their places."""
-    evaluations: dict[Question, list[str]] = {}
-    for group in part:
-        for question in dict.fromkeys(question for result in group.results for question in result.questions):
-            evaluations.setdefault(question, []).append(group.first.evaluation)
+    evaluations = grouped(
+        (question, group.first.evaluation)
+        for group in part
+        for question in dict.fromkeys(question for result in group.results for question in result.questions)
+    )
     return dict(sorted(evaluations.items(), key=lambda item: item[0].place))
 
 

@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from struct import unpack
 from typing import TYPE_CHECKING
 
-from holdfast.core.records import EncoderInfo, Failure, ImagesInfo, Picture, Result, Verdict
+from holdfast.core.records import EncoderInfo, Failure, ImagesInfo, Picture, Result, Verdict, grouped
 from holdfast.report import text
 from holdfast.report.comparison import tables as differences
 from holdfast.report.comparison.comparable import Group, difference
@@ -55,21 +55,19 @@ class Block:
             who, under = refused.setdefault((refusal.name, refusal.reason), ({}, {}))
             who.update(dict.fromkeys(refusal.encoders))
             under[text.conditions(refusal.conditions, aim=refusal.aim)] = None
-        merged: dict[tuple[tuple[str, ...], str], list[str]] = {}
-        for (quantity, reason), (who, under) in refused.items():
-            where = next(iter(under)) if len(under) == 1 else f"{len(under)} cases"
-            merged.setdefault((tuple(who), reason), []).append(f"{quantity} ({where})" if where else quantity)
+        merged = grouped(
+            ((tuple(who), reason), f"{quantity} ({where})" if where else quantity)
+            for (quantity, reason), (who, under) in refused.items()
+            for where in (next(iter(under)) if len(under) == 1 else f"{len(under)} cases",)
+        )
         everyone = self.group.encoders
         return [(text.among(who, everyone), text.listed(what), reason) for (who, reason), what in merged.items()]
 
     @property
     def verdicts(self) -> dict[str, list[tuple[str, Verdict]]]:
         """Return the answers to each question, by encoder."""
-        answers: dict[str, list[tuple[str, Verdict]]] = {}
-        for name, result in self.group.items():
-            for verdict in result.findings.verdicts:
-                answers.setdefault(verdict.question, []).append((name, verdict))
-        return answers
+        answers = ((name, each) for name, result in self.group.items() for each in result.findings.verdicts)
+        return grouped((verdict.question, (name, verdict)) for name, verdict in answers)
 
     @property
     def shared(self) -> dict[str, str]:
@@ -123,13 +121,8 @@ def _block(group: Group, first: Group, contents: Contents) -> Block:
 
 def _refusals(group: Group, refusals: Sequence[Refusal]) -> tuple[Refusal, ...]:
     """Return the reasons why encoders of ``group`` are not ranked on a number."""
-    return tuple(
-        refusal
-        for refusal in refusals
-        if refusal.evaluation == group.first.evaluation
-        and refusal.quantity
-        and set(refusal.encoders) <= set(group.encoders)
-    )
+    own = (each for each in refusals if each.evaluation == group.first.evaluation and each.quantity)
+    return tuple(each for each in own if set(each.encoders) <= set(group.encoders))
 
 
 @dataclass(frozen=True)
@@ -256,6 +249,8 @@ def page_of(contents: Contents, runs: Sequence[str] = (), state: RunState | None
     missing, said = _missing(contents), {screen.amber for screen in contents.first_screens}
     notes = [note for note in alerts(contents.groups) if note.warning not in said]
     whole = tuple(note for note in notes if not heading_of_note(note))
+    gaps = [f"{gap_sentence(gap)}." for tallied in contents.tallies for gap in tallied.gaps]
+    encoders = {name: result.encoder for group in contents.groups for name, result in group.items()}
     return Page(
         state=state,
         headline=_headline(results, comparison, len(missing.absent)),
@@ -268,9 +263,9 @@ def page_of(contents: Contents, runs: Sequence[str] = (), state: RunState | None
         parts=_parts(contents, [note for note in notes if note not in whole]),
         advice=advice(contents.tables[0], contents.groups, failures, runs, contents.screen) if contents.tables else (),
         studied=_studied(contents.groups),
-        refusals=(*_gaps(contents), *incomparable(comparison.refusals)),
+        refusals=(*gaps, *incomparable(comparison.refusals)),
         causes=causes(failures),
-        measured=Measured(_encoders(contents.groups), _facts(results)),
+        measured=Measured(encoders, _facts(results)),
     )
 
 
@@ -314,7 +309,7 @@ def _under(main: Table, exact: Table | None, heading: str, headings: Mapping[str
         if headings[part.evaluation] == heading
         and (
             rows := tuple(
-                row for row in part.rows if (part.evaluation, part.like.quantity, row.conditions) not in shown
+                row for row in part.rows if (part.evaluation, part.like.quantity, row.like.conditions) not in shown
             )
         )
     ]
@@ -327,19 +322,14 @@ def _size(png: str) -> tuple[int, int]:
     return unpack(">II", head[16:24]) if head.startswith(b"\x89PNG") else (1, 1)
 
 
-def _studied(grouped: Sequence[Group]) -> tuple[tuple[str, Evidence], ...]:
+def _studied(groups: Sequence[Group]) -> tuple[tuple[str, Evidence], ...]:
     """Return the measured numbers that the study looked at, by the names of reports, those with evidence first."""
     found = {
         text.name_of(estimate): evidence
-        for group in grouped for result in group.results for estimate in result.estimates
+        for group in groups for result in group.results for estimate in result.estimates
         if (evidence := study().of(result.evaluation, estimate.quantity))
     }  # fmt: skip
     return tuple(sorted(found.items(), key=lambda item: item[1].place))
-
-
-def _gaps(contents: Contents) -> tuple[str, ...]:
-    """Return which encoders have no number where others have one."""
-    return tuple(f"{gap_sentence(gap)}." for tallied in contents.tallies for gap in tallied.gaps)
 
 
 def _missing(contents: Contents) -> Missing:
@@ -407,10 +397,6 @@ def _code(sentence: str) -> Markup:
 
     parts = [escape(part) for part in sentence.split("`")]
     return Markup("").join(Markup("<code>{}</code>").format(part) if k % 2 else part for k, part in enumerate(parts))
-
-
-def _encoders(grouped: Sequence[Group]) -> dict[str, EncoderInfo]:
-    return {name: result.encoder for group in grouped for name, result in group.items()}
 
 
 def _facts(results: Sequence[Result]) -> dict[str, str]:

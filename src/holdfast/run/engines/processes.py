@@ -8,7 +8,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
@@ -25,8 +24,7 @@ from weakref import finalize
 
 import torch
 
-from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange
-from holdfast.encoders.loading.reference import first_line
+from holdfast.core.errors import HoldfastError, check_whole, first_line, warn
 from holdfast.run.engines.base import Context, Local, Output, Unit
 
 RETRIES = 3
@@ -68,8 +66,7 @@ class Processes:
     """The last context, and the file in which workers find it."""
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise OutOfRange("--workers", self.count, "at least 1")
+        check_whole(self.count, "--workers", 1)
         finalize(self, _stop, self._pools)
 
     def map(
@@ -125,7 +122,7 @@ class Processes:
 
     def begin(self) -> list[Future[Any]]:
         """Start the workers, and return what waits until each of them has loaded torch."""
-        return [self._pool(worker).submit(_load_torch) for worker in range(self.side_by_side)]
+        return [self._pool(worker).submit(import_module, "torch") for worker in range(self.side_by_side)]
 
     def _submit(self, worker: int, task: Callable[[Any, Any], Any], path: str, shard: Any) -> Future[Any]:
         """Send ``shard`` to a worker, started if it does not run."""
@@ -204,11 +201,6 @@ def _loaded(path: str) -> Any:
 
             declare_missing_operators()
         return pickle.load(file)
-
-
-def _load_torch() -> None:
-    """Load the slowest imports of a worker."""
-    import_module("torch")
 
 
 def _read(context: object, _: None) -> None:
@@ -314,7 +306,7 @@ class Automatic:
     ) -> Generator[tuple[Unit, Output], None, None]:
         for shard in shards:
             since = monotonic()
-            with one_thread():
+            with torch_threads(1):
                 done = task(context, shard)
             self.spent += monotonic() - since
             yield shard, done
@@ -336,11 +328,9 @@ class Automatic:
             Exception
         ) as error:  # of all kinds: what cannot be pickled, or is of a module that a worker cannot import
             self.spent = float("-inf")
-            warnings.warn(
+            warn(
                 f"worker processes cannot read this encoder ({first_line(error)}), so that all is computed in this one: the "
-                "numbers are the same, and take longer",
-                HoldfastWarning,
-                stacklevel=2,
+                "numbers are the same, and take longer"
             )
             return False
         self.ready = context
@@ -358,10 +348,10 @@ def _noted(shards: Iterable[Unit], handed_out: list[Unit]) -> Iterator[Unit]:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Have torch compute with one thread inside."""
+def torch_threads(count: int) -> Iterator[None]:
+    """Have torch compute with ``count`` threads inside."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     try:
         yield
     finally:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import ModuleType
 from typing import Any, final
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, explained, first_line
 from holdfast.encoders.loading.factory import declare_missing_operators, operators_are_declared
-from holdfast.encoders.loading.reference import first_line
 from holdfast.run.engines.base import Context, Output, Unit
 
 
@@ -72,7 +71,9 @@ class Ray:
             self._sent[:] = [(context, ray.put(context))]
         coming, left, idle, losses = iter(shards), deque[Unit](), list(self._actors), 0
         waiting: dict[Any, tuple[Any, list[Unit]]] = {}
-        room, finished = self._room(ray.cluster_resources()), list[tuple[Unit, Output]]()
+        resources, finished = ray.cluster_resources(), list[tuple[Unit, Output]]()
+        # As many actors as fit into the whole cluster.
+        room = max(1, int(resources.get("GPU", 0.0) / self.gpus if self.gpus else resources.get("CPU", 1.0)))
         try:
             while True:
                 at_work = sum(len(shards_of_actor) for _, shards_of_actor in waiting.values())
@@ -82,7 +83,8 @@ class Ray:
                     answer = actor.apply.remote(task, [self._sent[0][1]], shard, operators_are_declared())
                     waiting[answer] = actor, [shard]
                 for _ in range(len(left) - sum(not shards_of_actor for _, shards_of_actor in waiting.values())):
-                    actor = self._hired(ray)
+                    hired = ray.remote(num_cpus=0 if self.gpus else 1, num_gpus=self.gpus, max_restarts=0)(Worker)
+                    actor = hired.remote()
                     waiting[actor.begin.remote()] = actor, []
                 yield from finished  # while the actors go on
                 finished.clear()
@@ -126,26 +128,15 @@ class Ray:
         Raises:
             HoldfastError: Ray is not installed, or there is no such cluster.
         """
-        try:
+        with explained("a cluster needs Ray", "pip install ray", ImportError):
             import ray
-        except ImportError as error:
-            raise HoldfastError("a cluster needs Ray: pip install ray") from error
         if not ray.is_initialized():
             handler = signal.getsignal(signal.SIGTERM)
+            fix = "start one with `ray start --head`, or use 'local'"
             try:
-                ray.init(address=self.address, log_to_driver=False, include_dashboard=False)
-            except (ConnectionError, ValueError) as error:
-                raise HoldfastError(
-                    f"no Ray cluster at {self.address!r} ({error}); start one with `ray start --head`, or use 'local'"
-                ) from error
+                with explained(f"no Ray cluster at {self.address!r}", fix, ConnectionError, ValueError):
+                    ray.init(address=self.address, log_to_driver=False, include_dashboard=False)
             finally:
                 if threading.current_thread() is threading.main_thread():
                     signal.signal(signal.SIGTERM, handler or signal.SIG_DFL)  # Ray's own ends all without a word
         return ray
-
-    def _room(self, resources: Mapping[str, float]) -> int:
-        """Return how many actors fit into the whole cluster."""
-        return max(1, int(resources.get("GPU", 0.0) / self.gpus if self.gpus else resources.get("CPU", 1.0)))
-
-    def _hired(self, ray: Any) -> Any:
-        return ray.remote(num_cpus=0 if self.gpus else 1, num_gpus=self.gpus, max_restarts=0)(Worker).remote()

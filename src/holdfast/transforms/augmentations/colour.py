@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from holdfast.core.balls import column
-from holdfast.core.errors import HoldfastError, OutOfRange
+from holdfast.core.errors import Conflict, HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.transforms.base import ImagePixels, Transform
 from holdfast.transforms.filters import folded
@@ -42,12 +42,6 @@ def all_changed(pixels: ImagePixels, chosen: Bool[Tensor, "b"], change: Change) 
     """Change all images, and keep the result for the chosen ones."""
     changed = change(pixels, torch.arange(len(pixels), device=pixels.device))
     return torch.where(column(chosen, pixels), changed, pixels)
-
-
-def check_probability(p: float, name: str) -> None:
-    """Check that ``p`` is a probability."""
-    if not 0 <= p <= 1:
-        raise OutOfRange(f"{name}: p", p, "a probability in 0..1")
 
 
 WEIGHTS = {1: (1.0,), 3: (0.299, 0.587, 0.114)}
@@ -104,16 +98,12 @@ class ColorJitter(Transform):
     p: float = 0.8
     """Probability that an image is changed."""
     name = "color-jitter"
+    allowed = (
+        *("brightness in [0, inf)", "contrast in [0, inf)", "saturation in [0, inf)"),
+        *("hue in [0, 0.5]", "p in [0, 1]"),
+    )
     channels = (1, 3)
     draws = True
-
-    def __post_init__(self) -> None:
-        check_probability(self.p, self.name)
-        for what in ("brightness", "contrast", "saturation"):
-            if not 0 <= getattr(self, what) < float("inf"):
-                raise OutOfRange(f"color-jitter: {what}", getattr(self, what), "at least 0")
-        if not 0 <= self.hue <= 0.5:
-            raise OutOfRange("color-jitter: hue", self.hue, "a fraction of the circle in 0..0.5")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         draws = noise.uniform((9,), torch.float64)
@@ -187,11 +177,9 @@ class Grayscale(Transform):
     p: float = 0.2
     """Probability that an image becomes grey."""
     name = "grayscale"
+    allowed = ("p in [0, 1]",)
     channels = (1, 3)
     draws = True
-
-    def __post_init__(self) -> None:
-        check_probability(self.p, self.name)
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         return sometimes(pixels, noise.uniform(()) < self.p, lambda some, _: luma(some).expand_as(some))
@@ -210,12 +198,8 @@ class Solarize(Transform):
     threshold: float = 0.5
     """Pixel value above which pixels are inverted."""
     name = "solarize"
+    allowed = ("p in [0, 1]", "threshold in [0, 1]")
     draws = True
-
-    def __post_init__(self) -> None:
-        check_probability(self.p, self.name)
-        if not 0 <= self.threshold <= 1:
-            raise OutOfRange("solarize: threshold", self.threshold, "in 0..1")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         return sometimes(pixels, noise.uniform(()) < self.p, lambda some, _: solarized(some, self.threshold))
@@ -255,18 +239,15 @@ class GaussianBlur(Transform):
     kernel: float = 0.1
     """Width of the kernel, as a fraction of the shorter side."""
     name = "gaussian-blur"
+    allowed = ("p in [0, 1]", "sigma_min in (0, inf)", "sigma_max in (0, inf)", "kernel in (0, 1]")
     draws = True
 
     def __post_init__(self) -> None:
-        check_probability(self.p, self.name)
-        if not 0 < self.sigma_min <= self.sigma_max < float("inf"):
-            raise OutOfRange(
-                "gaussian-blur: sigma_min and sigma_max",
-                (self.sigma_min, self.sigma_max),
-                "positive and in order",
+        super().__post_init__()
+        if self.sigma_min > self.sigma_max:
+            raise Conflict(
+                "gaussian-blur", f"sigma_min={self.sigma_min} and sigma_max={self.sigma_max}", "them in order"
             )
-        if not 0 < self.kernel <= 1:
-            raise OutOfRange("gaussian-blur: kernel", self.kernel, "a fraction of the shorter side in 0..1")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         # Beyond 6 standard deviations lies nothing that single precision would keep.

@@ -11,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
+from holdfast.core.errors import Conflict, HoldfastError, check_known
 from holdfast.core.noise import Noise
-from holdfast.transforms.augmentations.colour import check_probability, sometimes
+from holdfast.transforms.augmentations.colour import sometimes
 from holdfast.transforms.base import ImagePixels, Transform
 from holdfast.transforms.filters import centred, sampled
 
@@ -26,10 +26,8 @@ class HorizontalFlip(Transform):
     p: float = 0.5
     """Probability that an image is mirrored."""
     name = "horizontal-flip"
+    allowed = ("p in [0, 1]",)
     draws = True
-
-    def __post_init__(self) -> None:
-        check_probability(self.p, self.name)
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         return sometimes(pixels, noise.uniform(()) < self.p, lambda some, _: some.flip(-1))
@@ -50,15 +48,8 @@ class RandomAffine(Transform):
     translate: float = 0.0625
     """Largest shift, as a fraction of each side."""
     name = "random-affine"
+    allowed = ("degrees in [0, 180]", "scale in [0, 1)", "translate in [0, 1]")
     draws = True
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.degrees <= 180:
-            raise OutOfRange("random-affine: degrees", self.degrees, "in 0..180")
-        if not 0 <= self.scale < 1:
-            raise OutOfRange("random-affine: scale", self.scale, "in [0, 1)")
-        if not 0 <= self.translate <= 1:
-            raise OutOfRange("random-affine: translate", self.translate, "a fraction of the side in 0..1")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         height, width = pixels.shape[-2:]
@@ -101,13 +92,12 @@ class RandomCrop(Transform):
     padding_mode: str = "zeros"
     """Content of these pixels: `zeros` or `reflect`."""
     name = "random-crop"
+    allowed = ("padding in [1, inf)",)
     draws = True
 
     def __post_init__(self) -> None:
-        if self.padding < 1:
-            raise OutOfRange("random-crop: padding", self.padding, "at least 1 pixel")
-        if self.padding_mode not in PADDING_MODES:
-            raise UnknownName("random-crop: padding_mode", self.padding_mode, ["zeros", "reflect"])
+        super().__post_init__()
+        check_known("random-crop: padding_mode", self.padding_mode, PADDING_MODES)
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         height, width = pixels.shape[-2:]
@@ -145,19 +135,14 @@ class RandomResizedCrop(Transform):
     ratio: float = 4 / 3
     """Largest ratio of width to height, or height to width; at least 1."""
     name = "random-resized-crop"
+    allowed = ("scale_min in (0, 1]", "scale_max in (0, 1]", "ratio in [1, inf)")
     draws = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.scale_min <= self.scale_max <= 1:
-            raise OutOfRange(
-                "random-resized-crop: scale_min and scale_max",
-                (self.scale_min, self.scale_max),
-                "fractions of the area in (0, 1], in order",
-            )
-        if not 1 <= self.ratio < float("inf"):
-            raise OutOfRange(
-                "random-resized-crop: ratio", self.ratio, "at least 1, the aspect ratio of the widest crop"
-            )
+        super().__post_init__()
+        if self.scale_min > self.scale_max:
+            got = f"scale_min={self.scale_min} and scale_max={self.scale_max}"
+            raise Conflict("random-resized-crop", got, "them in order")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         return resized_crops(pixels, self.boxes(noise, *pixels.shape[-2:]))

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, ClassVar
 
-from holdfast.core.errors import OutOfRange
 from holdfast.core.noise import Noise
 from holdfast.transforms.base import ImagePixels, Transform
 
@@ -30,13 +29,11 @@ class CommonCorruption(Transform):
     severity: int
     """Severity, 1 (mild) to 5."""
 
+    allowed = ("severity in [1, 5]",)
+
     at_224: ClassVar[tuple[Any, ...]]
     at_32: ClassVar[tuple[Any, ...]]
     """Published parameters of each severity, for images of 32 pixels."""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.severity <= 5:
-            raise OutOfRange(f"{self.name}: severity", self.severity, "1, 2, 3, 4 or 5")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         published = self.at_32 if small(pixels) else self.at_224

@@ -117,32 +117,22 @@ def ridges(across: Tensor, down: Tensor) -> tuple[Bool[Tensor, "b 1 height width
     return torch.where(flat, horizontal, torch.where(steep, vertical, diagonal)), size
 
 
+def _lengths(side: int, *severities: tuple[float, ...]) -> tuple[tuple[float, ...], ...]:
+    """Return lengths in pixels from shares of a side."""
+    return tuple(tuple(side * share for share in shares) for shares in severities)
+
+
 @final
 class ElasticTransformC(CommonCorruption):
     """Elastic transform of ImageNet-C, as published; lengths scale with the image."""
 
     name = "elastic-transform-c"
     draws = True
-    at_224 = tuple(
-        (244 * alpha, 244 * sigma, 244 * corner)  # their slip, for 224
-        for alpha, sigma, corner in (
-            (2.0, 0.7, 0.1),
-            (2.0, 0.08, 0.2),
-            (0.05, 0.01, 0.02),
-            (0.07, 0.01, 0.02),
-            (0.12, 0.01, 0.02),
-        )
+    # Of 244 pixels by their slip, where the images have 224.
+    at_224 = _lengths(
+        244, (2.0, 0.7, 0.1), (2.0, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02)
     )
-    at_32 = tuple(
-        (32 * alpha, 32 * sigma, 32 * corner)
-        for alpha, sigma, corner in (
-            (0.0, 0.0, 0.08),
-            (0.05, 0.2, 0.07),
-            (0.08, 0.06, 0.06),
-            (0.1, 0.04, 0.05),
-            (0.1, 0.03, 0.03),
-        )
-    )
+    at_32 = _lengths(32, (0.0, 0.0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03))
 
     def corrupt(self, pixels: ImagePixels, noise: Noise, c: tuple[float, float, float]) -> ImagePixels:
         height, width = pixels.shape[-2:]
