@@ -19,7 +19,7 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.cli.app import run
-from holdfast.commands.canary import PROBED, library_versions
+from holdfast.commands.canary import MARGIN_OF_OTHERS, PROBED, library_versions
 from holdfast.commands.parity_trials import Attempt, of_pixels, usual_resizings
 from holdfast.core.errors import Conflict, HoldfastError, OutOfRange, UnknownName, Unreadable
 from holdfast.core.geometry import Preprocessing
@@ -129,6 +129,12 @@ def test_numpy_gives_the_same_distances_and_tolerances_hold_what_was_measured(ca
     assert answer.cause == SINGLE
     tolerances = canary.header.tolerances
     assert tolerances["float32"] <= tolerances["float16"] < tolerances["bfloat16"]
+    for precision in ("float16", "bfloat16"):  # of all images, so that honest checks in it pass
+        answer = check(canary, encoder(network(), "restarted"), precision=precision)
+        assert answer.distances.max() == pytest.approx(tolerances[precision] / MARGIN_OF_OTHERS, rel=0.02) or (
+            tolerances[precision] == tolerances["float32"]
+        )
+    assert "array(" not in repr(canary)
     assert canary.caused.shape == (len(canary.header.causes), PROBED, 24)
 
 

@@ -597,3 +597,9 @@ def test_files_without_ids_are_compared_by_position_and_the_command_says_so(
     np.save(tmp_path / "codes.npy", np.eye(20))
     assert run(["parity", f"embeddings:{tmp_path / 'codes.npy'}", f"new=embeddings:{tmp_path / 'codes.npy'}"]) == 0
     assert says(capsys.readouterr().out, "no ids")
+
+
+def test_a_gate_judges_the_forms_that_were_measured_alone(tmp_path: Path) -> None:
+    hf.parity("builtin:digits-random", "?stored=binary", "builtin:digits", limit=30, out=tmp_path)
+    (answer,) = hf.check(tmp_path, "neighbours_kept>=0")
+    assert (answer.passed, answer.encoder) == (True, "digits-random as binary")

@@ -18,6 +18,7 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.geometry import Geometry
 from holdfast.core.run_settings import RunSettings
 from holdfast.data import load as load_images
+from holdfast.encoders.stored import stored
 from holdfast.run import checkup as doctor
 from holdfast.run import health_checks as doctor_inputs
 from holdfast.run.health_checks import COMPARING, QUESTIONS
@@ -48,6 +49,16 @@ def test_healthy_encoder_passes_every_check():
     found = statuses(network(), torch.rand(6, *SHAPE))
     assert set(found.values()) == {"ok"}
     assert set(found) == set(QUESTIONS)
+
+
+def test_a_step_of_the_store_that_rounding_crosses_is_no_batch_statistic():
+    pixels, inner = torch.rand(6, *SHAPE), nn.Sequential(network(), nn.Linear(6, 8)).eval()
+    middle = inner(pixels)[0]  # so that rounding decides the signs of the first image
+    trembling = Function(lambda codes: codes * (1 + 1e-6 * (len(codes) - 3)) - middle, inner)
+    encoder = stored(Encoder(trembling, "patient", Domain(SHAPE)), "binary")
+    assert not torch.equal(encoder(pixels)[:1], encoder(pixels[:1])), "vacuous: no step is crossed"
+    found = {check.name: check.status for check in doctor.essential_checks(encoder, pixels)}
+    assert found["independent of the batch"] == "ok"
 
 
 @pytest.mark.parametrize(("low", "high"), [(-inf, inf), (2.0, inf), (-inf, -2.0)])

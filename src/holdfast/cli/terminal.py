@@ -109,7 +109,7 @@ def limited(debug: bool) -> Iterator[None]:
     finally:
         _printed.reset(token)
         if not debug and len(sentences) > MOST:
-            print(f"holdfast: {len(sentences) - MOST} more: add --debug to see them", file=sys.stderr)
+            print(f"holdfast: {len(sentences) - MOST} more warnings: add --debug to see them", file=sys.stderr)
 
 
 def may_warn(sentence: str) -> bool:

@@ -30,6 +30,7 @@ from holdfast.core.run_settings import PRECISIONS, RunSettings
 from holdfast.data.codes.files import SUFFIXES, read_table
 from holdfast.encoders import by_name as encoders
 from holdfast.encoders.by_name import Options
+from holdfast.encoders.stored import without_store
 from holdfast.measure.store import versions
 from holdfast.run import inputs as loading
 from holdfast.run.engines.processes import torch_threads
@@ -120,7 +121,7 @@ def _tolerances(pictures: Pictures, codes: Vectors, scale: float) -> dict[str, f
             rounding.append(moved(few.codes()))
     others = {}
     for name in PRECISIONS:
-        if name != own and (found := _in_precision(few, name)) is not None:
+        if name != own and (found := _in_precision(pictures, name)) is not None:
             others[name] = moved(found)
     exact = [others[name] for name in ("float64", "float32") if name in others and own in ("float64", "float32")]
     # The distance to float64 is the whole rounding error, whichever way another machine rounds.
@@ -186,8 +187,9 @@ def _pooled(encoder: Encoder, options: Options) -> Iterator[tuple[str, Encoder]]
 
 
 def weights_hash(encoder: Encoder) -> str:
-    """Return the SHA-256 of names, types, shapes and bytes of the weights, without the normalisation in front."""
-    module = encoder.module.module if isinstance(encoder.module, Normalised) else encoder.module
+    """Return the SHA-256 of names, types, shapes and bytes of the weights, without normalisation and store."""
+    module = without_store(encoder).module
+    module = module.module if isinstance(module, Normalised) else module
     found = sha256()
     for name, value in sorted(module.state_dict().items()):
         if isinstance(value, torch.Tensor) and not value.is_quantized:

@@ -292,11 +292,11 @@ class PreprocessingSearch:
             if helpful
             else ""
         )
-        cause = "so weights or arithmetic differ " if self.is_decided(best) else ""
+        cause = ", so weights or arithmetic differ" if self.is_decided(best) else ""
         return Verdict(
             question=QUESTION,
             status="no violation found",
-            reason=f"none of the {len(self.tried)} usual preprocessings explains it, {cause}"
+            reason=f"none of the {len(self.tried)} usual preprocessings explains it{cause} "
             f"({left}{', and ' if left else ''}{before.value:.2g} {'as it is' if left else OF_ALL}; {before.n} images)",
             witness=witness,
         )

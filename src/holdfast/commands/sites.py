@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -65,6 +66,11 @@ def sites(
     asked = {"tags": str(measure.tags), "repairs": [repair], "samples": samples}
     settings = {Sites.name: {**asked, "pairs": measure.pairs, "repeats": measure.repeats}}
     run = evaluate_one(encoder, images, only=Sites.name, settings=settings, **options)
+    estimates = run.results[0].estimates
+    if all(isnan(estimate.value) for estimate in estimates):
+        raise HoldfastError(
+            f"nothing was measured, so no map is written: {estimates[0].reason}. Add images of each class and site"
+        )
     images_name, given = named_images(images)
     with Run.open("sites", {**options, "out": run.folder}, mark=None) as again:  # reads the embeddings that it keeps
         side = side_of(encoder, None, again.settings, loading_of(options))

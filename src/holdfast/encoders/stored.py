@@ -127,6 +127,25 @@ def _through(encoder: Encoder, kept: Kept, smooth: bool) -> torch.nn.Module:
     return module.eval()
 
 
+def without_store(encoder: Encoder) -> Encoder:
+    """Encoder of the full embeddings behind those that are read back from a store; itself where there is no store.
+
+    Args:
+        encoder: Encoder, perhaps made by ``stored``.
+    """
+    module = encoder.module
+    inner = module.module if isinstance(module, Normalised) else module
+    if not isinstance(inner, _Through):
+        return encoder
+    full = copy(encoder)
+    full.__dict__.pop("fingerprint", None)
+    full.module = inner.module
+    if isinstance(module, Normalised):
+        full.module = copied(module)
+        full.module.module = inner.module
+    return full
+
+
 def _brought(kept: Embeddings, form: Form, calibration: Images | np.ndarray | Tensor | None) -> StoredCodes:
     """Return the rows of ``kept`` in a form."""
     rows = kept.stored.codes

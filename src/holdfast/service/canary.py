@@ -9,7 +9,7 @@ nearest one can be named without the encoder. Loads no torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,11 +96,11 @@ class Canary:
 
     header: Header
     """Names, hashes, tolerances and versions."""
-    embeddings: Float32[np.ndarray, "n d"]
+    embeddings: Float32[np.ndarray, "n d"] = field(repr=False)
     """Embeddings of the images, one per row."""
-    caused: Float32[np.ndarray, "t m d"]
+    caused: Float32[np.ndarray, "t m d"] = field(repr=False)
     """Embeddings of the first m images under each of ``header.causes``."""
-    pictures: tuple[Picture, ...] = ()
+    pictures: tuple[Picture, ...] = field(default=(), repr=False)
     """The images, 8 bits a channel; empty if the file holds hashes alone."""
 
     @classmethod

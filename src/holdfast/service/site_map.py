@@ -15,7 +15,7 @@ embeddings to map have no labels. ``C_s`` is shrunk towards ``C``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, final
 
@@ -76,9 +76,9 @@ class SiteMap:
     """
 
     header: Header
-    shift: Float[np.ndarray, "s d"]
-    factor: Float[np.ndarray, "s d *e"]
-    offset: Float[np.ndarray, "d"]
+    shift: Float[np.ndarray, "s d"] = field(repr=False)
+    factor: Float[np.ndarray, "s d *e"] = field(repr=False)
+    offset: Float[np.ndarray, "d"] = field(repr=False)
 
     def __call__(self, embeddings: object, sites: Sequence[str]) -> Float[np.ndarray, "n d"]:
         """Return ``embeddings``, an array of shape (n, d), without what is particular to their sites, as float32.

@@ -167,6 +167,15 @@ def test_the_map_that_the_command_writes_is_the_one_that_it_measures(
 def test_the_command_refuses_other_files_and_repairs(tmp_path: Path) -> None:
     made, file = images(tmp_path)
     encoder = linear(torch.eye(8), (8,))
+    unwritten = tmp_path / "map.safetensors"
+    with pytest.raises(HoldfastError, match="no map"):  # ten classes of two images at each site: none has enough
+        hf.sites(
+            encoder,
+            Images(made.pixels(range(40)), ids=made.ids[:40], labels=torch.arange(40) // 4),
+            tags=file,
+            map=unwritten,
+        )
+    assert not unwritten.exists()
     with pytest.raises(HoldfastError, match=r"safetensors"):
         hf.sites(encoder, made, tags=file, map=tmp_path / "map.npz")
     with pytest.raises(UnknownName):

@@ -38,10 +38,12 @@ def named(reference: str) -> tuple[str, str]:
     Example:
         >>> named("mine=timm:resnet50"), named("timm:resnet50?seed=1")
         (('mine', 'timm:resnet50'), ('', 'timm:resnet50?seed=1'))
+        >>> named("?stored=binary"), named("codes.npy?stored=binary")
+        (('', '?stored=binary'), ('', 'codes.npy?stored=binary'))
     """
     head, colon, rest = reference.partition(":")
     name, equals, source = head.partition("=")
-    if not equals:
+    if not equals or "?" in name:  # the setting of a reference without a source
         return "", reference
     if not name.strip() or "," in name:
         raise HoldfastError(
