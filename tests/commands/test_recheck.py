@@ -353,8 +353,8 @@ def test_a_damaged_list_is_said_as_such(folder, name, content, capsys):
     (folder / name).write_bytes(content)
     assert command(["certify", "--recheck", str(folder)]) == 2
     said = capsys.readouterr().err
-    assert f"{folder / name} is damaged (" in said
-    assert "); certify with --proofs into that folder again" in said
+    assert str(folder / name) in said
+    assert "--proofs" in said
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def numeric_settings() -> list[tuple[type[Any], str, dict[str, Any]]]:
     return [
         (kind, name, {key: filler(members(types[key])) for key in needed})
         for kind in kinds
-        if not isabstract(kind)
+        if not isabstract(kind) and hasattr(kind, "name")
         for types, needed in [(types_of(kind), [field.name for field in fields(kind) if field.default is MISSING])]
         for name, its_type in types.items()
         if {int, float} & {*members(its_type)}

@@ -26,6 +26,7 @@ def apart(bank: Images, images: Images) -> Images:
         HoldfastError: Nothing is left, or a label is the number of no class.
 
     Example:
+        >>> import warnings
         >>> with warnings.catch_warnings():
         ...     warnings.simplefilter("ignore")
         ...     apart(Images(torch.tensor([[0.1], [0.2]])), Images(torch.tensor([[0.2]]))).ids
