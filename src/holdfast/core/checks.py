@@ -51,7 +51,7 @@ def as_tensor(values: object, name: str, row: str) -> Tensor:
         tensor = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError, RuntimeError) as error:
         raise OutOfRange(
-            name, Described(f"what is none ({error})"), f"an array of numbers, one row per {row}"
+            name, Described(f"{type(values).__name__} ({error})"), f"an array of numbers, one row per {row}"
         ) from error
     check_dense(tensor, name)
     return tensor

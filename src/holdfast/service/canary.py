@@ -292,7 +292,9 @@ def finite_vectors(vectors: Any, shape: tuple[int, ...]) -> Vectors:
             vectors = [_array(vector) for vector in vectors]
         codes = np.asarray(_array(vectors), dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise OutOfRange("embeddings", Described(f"what is none ({error})"), "numbers, one vector per image") from error
+        raise OutOfRange(
+            "embeddings", Described(f"{type(vectors).__name__} ({error})"), "numbers, one vector per image"
+        ) from error
     if codes.ndim != 2 or len(codes) != shape[0]:
         raise OutOfRange("embeddings", codes.shape, f"{shape[0]} vectors, one per image of the canary, shape {shape}")
     if codes.shape[1] != shape[1]:
