@@ -119,7 +119,7 @@ class Listed(nn.Module):
 
 ILLNESSES = {
     "weights registered": (Listed(), "warning"),
-    "finite": (Function(torch.log, nn.Flatten(), nn.Linear(192, 2)), "failed"),
+    "finite": (Function(lambda x: torch.log(-x.abs()), nn.Flatten(), nn.Linear(192, 2)), "failed"),
     "repeatable": (Function(lambda x: nn.functional.dropout(x, 0.5, training=True), network()), "failed"),
     "independent of the batch": (always_train(nn.Sequential(nn.BatchNorm2d(3), *network()).eval()), "failed"),
     "differentiable": (Function(torch.Tensor.detach, network()), "warning"),
