@@ -182,7 +182,7 @@ def interval_method(rank: Ranked) -> str:
 
 
 def rank_estimate(quantity: str, rank: Ranked, n: int, of: str, more: str = "", reason: str | None = None) -> Estimate:
-    """Number of dimensions with its interval; ``more`` ends what is said of its method."""
+    """Number of dimensions with its interval; ``more`` is appended to the method."""
     method = f"no interval: {n} images" if isnan(rank[1]) else f"{interval_method(rank)}{more}"
     return estimate_of(quantity, rank, n, method, "dimensions", of, "higher", statistic="whole", reason=reason)
 

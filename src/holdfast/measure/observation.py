@@ -199,9 +199,8 @@ def curve_of(
         x: Horizontal coordinates, one per estimate.
         estimates: Numbers at these coordinates.
     """
-    line = line_of(quantity, conditions, x_label, y_label, x, [estimate.value for estimate in estimates])
-    low, high = (tuple(getattr(estimate, end) for estimate in estimates) for end in ("low", "high"))
-    return line.model_copy(update={"low": low, "high": high})
+    value, low, high = ([getattr(estimate, end) for estimate in estimates] for end in ("value", "low", "high"))
+    return line_of(quantity, conditions, x_label, y_label, x, value, low=low, high=high)
 
 
 def line_of(
@@ -212,9 +211,9 @@ def line_of(
     x: Any,
     y: Any,
     reference: Any = (),
-    shaded: bool = False,
+    **more: Any,
 ) -> Curve:
-    """Curve without a band.
+    """Curve through values.
 
     Args:
         quantity: Name of the metric.
@@ -224,11 +223,11 @@ def line_of(
         x: Horizontal coordinates: numbers, or an array of shape (n,).
         y: Vertical coordinates, as many.
         reference: Values of the best possible encoder, as many, where they are known.
-        shaded: True if the area under the curve is a metric.
+        more: Other fields of the curve, such as the ends ``low`` and ``high`` of a band.
     """
     x, y, reference = (tuple(each.tolist() if hasattr(each, "tolist") else each) for each in (x, y, reference))
     names = {"quantity": quantity, "conditions": dict(conditions), "x_label": x_label, "y_label": y_label}
-    return Curve.model_validate({**names, "x": x, "y": y, "reference": reference, "shaded": shaded})
+    return Curve.model_validate({**names, "x": x, "y": y, "reference": reference, **more})
 
 
 def estimate_of(

@@ -155,8 +155,7 @@ def _probability(
     case: Conditions | None = None,
 ) -> Estimate:
     of, unit = "chance of a difference as large if both sets came from one distribution", "probability"
-    found = estimate_of(quantity, number, n, method, unit, of, "higher", case, statistic="whole")
-    return found.model_copy(update={"resolution": resolution})
+    return estimate_of(quantity, number, n, method, unit, of, "higher", case, statistic="whole", resolution=resolution)
 
 
 LARGEST = 700.0
@@ -188,9 +187,11 @@ def beyond_support(
     number = share_beyond(scores, reference, alpha) if enough else (nan, nan, nan)
     method = f"fraction of images, and the quantile of {len(reference)} images before; added in squares"
     of, unit = f"images farther from those before than all but {alpha:.0%} of these are", "fraction of samples"
-    found = estimate_of("outside_share", number, len(scores), method, unit, of, "lower", statistic="whole")
     few = f"{len(reference)} images before say how far usual ones are, and {fewest} are needed"
-    outside = found.model_copy(update={"series": "novelty_p_value", "reason": None if enough else few})
+    reason, n = None if enough else few, len(scores)
+    outside = estimate_of(
+        "outside_share", number, n, method, unit, of, "lower", series=usual.quantity, statistic="whole", reason=reason
+    )
     return (outside, _share_of_new(new_images, len(reference), rate)), (distance, usual, new_images)
 
 
@@ -238,8 +239,9 @@ def sequential(sets: TwoSets, alpha: float, seed: int) -> Bet:
     number, most = (exp(min(largest, LARGEST)), nan, nan), exp(min(reachable, LARGEST))
     method = "capital of a test martingale at its highest, images in the order of their names; no interval"
     of, unit = "evidence that images have moved away from those before, or towards them", "times the stake"
-    found = estimate_of("sequential_evidence", number, len(path), method, unit, of, "lower", statistic="whole")
-    evidence = found.model_copy(update={"most": most})
+    evidence = estimate_of(
+        "sequential_evidence", number, len(path), method, unit, of, "lower", statistic="whole", most=most
+    )
     across, up = "images, in the order of their names", "logarithm to base 10 of the capital"
     curve = line_of("sequential_evidence", {}, across, up, range(1, len(path) + 1), path / log(10))
     status: Literal["refuted", "no violation found", "unknown"] = "no violation found"

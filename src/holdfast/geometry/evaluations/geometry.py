@@ -227,9 +227,7 @@ def _class_curve(grouped: GroupUniformity) -> Iterator[Curve]:
     if parts:
         name, label, means = "uniformity_within_classes", "uniformity within the class", [part.mean() for part in parts]
         low, high = zip(*ends, strict=True)
-        yield line_of(name, {}, "class", label, map(float, grouped.groups), means).model_copy(
-            update={"low": low, "high": high}
-        )
+        yield line_of(name, {}, "class", label, map(float, grouped.groups), means, low=low, high=high)
 
 
 @dataclass(frozen=True)
