@@ -14,6 +14,7 @@ attacks.adaptive: attacks.together
 attacks.adversarial: commands.attack.observation commands.attack.record
 attacks.attack_files: attacks.files commands.attack.files
 attacks.attacked_codes: evaluations.attacked.observations evaluations.attacked.pictures evaluations.attacked.sizes
+attacks.attacked_radii: evaluations.attacked.events evaluations.attacked.searched attacks.events
 attacks.black_box: attacks.decisions attacks.nes attacks.square
 attacks.evaluations.attack_radius: evaluations.attacked.attack_radius
 attacks.evaluations.breakaway: evaluations.attacked.breakaway
@@ -25,11 +26,11 @@ attacks.evaluations.overlap: evaluations.attacked.overlap
 attacks.evaluations.query_only: evaluations.attacked.query_only
 attacks.evaluations.transfer: evaluations.attacked.transfer
 attacks.evaluations.universal: evaluations.attacked.universal evaluations.attacked.universal_perturbation
-attacks.events: evaluations.attacked.events evaluations.attacked.searched
 attacks.objectives.contrast: objectives.contrast
 attacks.objectives.simple: objectives.away objectives.crossing objectives.misclassification objectives.toward
 attacks.objectives.simple: objectives.views
 attacks.pair_attacks: attacks.pairs attacks.two_images attacks.unit_ball
+attacks.presets: attacks.aims
 attacks.radius_search: attacks.radius attacks.minimum_norm
 bounds.bound_findings: evaluations.certified.brackets evaluations.certified.findings evaluations.certified.sizes
 bounds.bound_findings: evaluations.certified.witness bounds.findings
@@ -109,6 +110,7 @@ corruptions.evaluations.under_corruption: evaluations.corrupted.corruption_test
 corruptions.transformed_files: corruptions.files commands.corrupt.files
 data.base: data.reading.groups
 data.huggingface: data.huggingface.streamed
+data.parquet: data.reading.columns
 data.reading.decode: data.reading.content
 data.reading.scan: data.reading.encoded
 data.reading.stores: data.reading.endings
@@ -118,18 +120,17 @@ encoders.architectures.plain: encoders.architectures.digits encoders.architectur
 encoders.exported.program: encoders.exported.archive
 encoders.exported.rules: encoders.exported.expressions
 encoders.huggingface.files: encoders.huggingface.images encoders.huggingface.texts
-encoders.loading.factory: encoders.loading.torchvision_operators
+encoders.loading.inputs: encoders.loading.torchvision_operators encoders.loading.factory
 encoders.loading.library_transform: encoders.loading.stated
 encoders.loading.weights: encoders.loading.weight_files encoders.loading.zipped
 encoders.onnx.files: encoders.onnx.inputs
+encoders.onnx.layers: encoders.onnx.call encoders.onnx.shapes
 encoders.onnx.operators: encoders.onnx.attributes
-encoders.onnx.shapes: encoders.onnx.call
 geometry.classes: evaluations.geometry.classes evaluations.geometry.hubs evaluations.geometry.margins
 geometry.evaluations.alignment: evaluations.geometry.alignment
 geometry.evaluations.geometry: evaluations.geometry.geometry
 geometry.evaluations.grad_cam: evaluations.geometry.grad_cam
-geometry.evaluations.patch_retrieval: evaluations.dense.patch_retrieval
-geometry.patches: evaluations.dense.observations
+geometry.evaluations.patch_retrieval: evaluations.dense.patch_retrieval evaluations.dense.observations geometry.patches
 geometry.spectrum: evaluations.geometry.spectrum
 geometry.sphere: evaluations.geometry.fluctuation evaluations.geometry.pairs evaluations.geometry.sphere
 geometry.sphere: evaluations.geometry.tags evaluations.geometry.warnings
@@ -145,7 +146,7 @@ probes.evaluations.probe_accuracy: evaluations.probed.probe_accuracy
 probes.evaluations.probe_radius: evaluations.probed.probe_radius
 probes.evaluations.robust_accuracy: evaluations.probed.robust_accuracy
 probes.hardened: probes.noise probes.robust probes.synbench_robust
-probes.own_encoder: probes.filtered probes.fine_tuned
+probes.own_encoder: probes.filtered probes.fine_tuned probes.robust_ssl
 probes.probed_codes: evaluations.probed.findings evaluations.probed.observations
 probes.text: probes.prompts
 report.comparison.comparable: report.comparison.protocol report.comparison.relative
@@ -180,7 +181,7 @@ run.run: execution.session
 run.scheduler: execution.table.interim execution.table.rounds execution.table.steps
 run.shards: execution.computing.shards execution.computing.turns
 run.table: execution.table execution.table.duration execution.table.preparation
-service.conformal: twosample.betting twosample.support
+service.canary_file: service.canary_url
 service.drift_findings: evaluations.deployed.comparison evaluations.deployed.moved evaluations.deployed.new_images
 service.edited_codes: evaluations.deployed.closest_edit evaluations.deployed.observations service.closest_edit
 service.energy: service.permutations twosample.classifier twosample.directions twosample.energy twosample.linearised
@@ -190,7 +191,7 @@ service.evaluations.threshold: evaluations.deployed.threshold
 service.false_matches: evaluations.deployed.false_matches evaluations.deployed.pairs
 service.parity: evaluations.parity.findings evaluations.parity.verdict
 service.parity_maps: evaluations.parity.maps evaluations.parity.retrieval
-service.two_sets: evaluations.deployed.two_sets
+service.two_sets: twosample.betting twosample.support evaluations.deployed.two_sets service.conformal
 smoothing.copies: evaluations.smoothed.copies evaluations.smoothed.stopping evaluations.smoothed.votes
 smoothing.evaluations.center_smoothing: evaluations.smoothed.center_smoothing
 smoothing.evaluations.feature_smoothing: evaluations.smoothed.feature_smoothing
@@ -206,25 +207,24 @@ spectral.arrays: evaluations.spectral.features
 spectral.eigen: spectral.lanczos spectral.lobpcg
 spectral.evaluations.clever: evaluations.clever.clever evaluations.clever.observations
 spectral.evaluations.clever: evaluations.clever.reverse_weibull
-spectral.evaluations.spade: evaluations.spectral.embedding evaluations.spectral.observations
-spectral.evaluations.spade: evaluations.spectral.spade
+spectral.evaluations.spade: evaluations.spectral.embedding evaluations.spectral.observations evaluations.spectral.spade
 spectral.graph: spectral.components spectral.graphs.approximate spectral.neighbours
 spectral.graph_pair: spectral.graphs spectral.graphs.base spectral.graphs.cknn spectral.graphs.knn spectral.graphs.pca
 spectral.graph_pair: spectral.graphs.sparsified
 spectral.resistance: spectral.hops spectral.solve
 spectral.spade_findings: evaluations.spectral.findings evaluations.spectral.samples evaluations.spectral.warnings
+spectral.spade_findings: spectral.comparisons
 spectral.stability: spectral.tensors
 synthetic.evaluations.synbench: evaluations.synthetic.curves evaluations.synthetic.synbench
 synthetic.mixture: synthetic.bayes synthetic.linf synthetic.moments synthetic.rules
 synthetic.score: synthetic.reference synthetic.suggestion
 synthetic.synbench_findings: evaluations.synthetic.findings evaluations.synthetic.uncertainty
 synthetic.synbench_findings: evaluations.synthetic.warnings
-training.adversaries.attacks: training.adversaries.loss training.adversaries.noise training.adversaries.targeted
-training.adversaries.attacks: training.adversaries.untargeted
-training.adversaries.base: training.adversary
+training.adversaries.base: training.adversaries.loss training.adversaries.noise training.adversaries.targeted
+training.adversaries.base: training.adversaries.untargeted training.adversary training.adversaries.attacks
 training.feed: training.loop.feed training.native
 training.harden_recipe: commands.harden.recipe
-training.health: training.loop.checkpoints training.loop.health training.loop.interruption
+training.health: training.loop.checkpoints training.loop.health training.loop.interruption training.page
 training.learner: training.components.heads
 training.loop: training.loop.beginning training.loop.training
 training.objectives.clustering: training.components.prototypes training.objectives.deepcluster_v2
@@ -244,15 +244,16 @@ transforms.augmentations.cropping: transforms.augmentations.random_crop transfor
 transforms.everyday: transforms.blur transforms.brightness transforms.contrast transforms.crop transforms.gamma
 transforms.everyday: transforms.hue_saturation transforms.jpeg transforms.noise transforms.resize transforms.rotation
 transforms.filters: transforms.sampling transforms.smoothing
-transforms.imagenet_c.base: transforms.imagenet_c.severity
-transforms.imagenet_c.digital: transforms.imagenet_c.colour transforms.imagenet_c.edges transforms.imagenet_c.elastic
-transforms.imagenet_c.digital: transforms.imagenet_c.jpeg transforms.imagenet_c.pixelate
 transforms.imagenet_c.noise_and_blur: transforms.imagenet_c.blur transforms.imagenet_c.glass_blur
 transforms.imagenet_c.noise_and_blur: transforms.imagenet_c.motion_blur transforms.imagenet_c.noise
 transforms.imagenet_c.noise_and_blur: transforms.imagenet_c.zoom_blur
-transforms.imagenet_c.weather: transforms.imagenet_c.fog transforms.imagenet_c.frost transforms.imagenet_c.plasma
-transforms.imagenet_c.weather: transforms.imagenet_c.snow transforms.imagenet_c.spatter
-transforms.severity: transforms.ladders
+transforms.imagenet_c.weather_and_digital: transforms.imagenet_c.colour transforms.imagenet_c.edges
+transforms.imagenet_c.weather_and_digital: transforms.imagenet_c.elastic transforms.imagenet_c.jpeg
+transforms.imagenet_c.weather_and_digital: transforms.imagenet_c.pixelate transforms.imagenet_c.fog
+transforms.imagenet_c.weather_and_digital: transforms.imagenet_c.frost transforms.imagenet_c.plasma
+transforms.imagenet_c.weather_and_digital: transforms.imagenet_c.snow transforms.imagenet_c.spatter
+transforms.imagenet_c.weather_and_digital: transforms.imagenet_c.digital transforms.imagenet_c.weather
+transforms.severity: transforms.imagenet_c.severity transforms.ladders transforms.imagenet_c.base
 """
 """New modules, each with the old ones whose names it has."""
 _FOLDERS = """

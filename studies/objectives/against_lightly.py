@@ -19,7 +19,7 @@ import holdfast as hf
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.encoders.architectures.base import Architecture
-from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.inputs import declare_missing_operators
 from holdfast.training.feed import Feed
 from holdfast.training.learner import mlp
 from holdfast.transforms.base import Transform

@@ -11,14 +11,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from holdfast.attacks.adversarial import Adversarial, AdversarialImages, adversarial, even
-from holdfast.attacks.aims import rivals_of
 from holdfast.attacks.attack_files import replay, write_attack
 from holdfast.attacks.attacked_codes import Untargeted
 from holdfast.attacks.black_box import SquareAttack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.objectives.contrast import Queue
 from holdfast.attacks.objectives.simple import Away, Misretrieval, Toward
-from holdfast.attacks.presets import PRESETS, Preset
+from holdfast.attacks.presets import PRESETS, Preset, rivals_of
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import Rank, Whitened
 from holdfast.core.encoder import Domain
@@ -132,7 +131,7 @@ def test_rivals_are_other_images_whatever_the_batch(objective):
 def test_random_rivals_are_others_drawn_without_repetition(monkeypatch):
     among = population()
     assert_others(rivals_of(among, range(11), Queue()), among, 10)
-    monkeypatch.setattr("holdfast.attacks.aims.RANDOM", 4)
+    monkeypatch.setattr("holdfast.attacks.presets.RANDOM", 4)
     assert_others(rivals_of(among, range(11), Queue()), among, 4)
 
 

@@ -28,7 +28,7 @@ from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastE
 from holdfast.core.images import Images
 from holdfast.data.reading import decode, scan
 from holdfast.training import loop as loop
-from holdfast.training.adversaries.attacks import OnLoss
+from holdfast.training.adversaries.base import OnLoss
 from holdfast.training.learner import Learner
 from holdfast.training.recipe import Recipe, read_settings, recipes, views_of
 from tests.facts import refused, says

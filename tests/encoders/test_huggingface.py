@@ -18,7 +18,7 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options, load
-from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.inputs import declare_missing_operators
 from holdfast.run.checkup import essential_checks
 from tests.facts import refused
 

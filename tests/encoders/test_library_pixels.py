@@ -15,7 +15,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.geometry import Geometry
 from holdfast.encoders import Options, load
 from holdfast.encoders.huggingface.files import recipe_of_processor
-from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.inputs import declare_missing_operators
 from tests.encoders.pictures import distance, embeddings, opened, write_pictures
 
 declare_missing_operators()

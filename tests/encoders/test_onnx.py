@@ -17,7 +17,7 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.encoders import Options, load
 from holdfast.encoders.baseline import random_init
-from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.inputs import declare_missing_operators
 from holdfast.encoders.onnx.graph import OnnxModule, parse
 from holdfast.encoders.onnx.operators import OPERATORS
 from holdfast.run import checkup as doctor

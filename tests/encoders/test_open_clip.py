@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders import Options, load
-from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.inputs import declare_missing_operators
 from tests.facts import refused
 
 declare_missing_operators()

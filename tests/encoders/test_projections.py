@@ -10,7 +10,7 @@ import torch
 
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders import Options, load
-from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.inputs import declare_missing_operators
 
 declare_missing_operators()
 transformers = pytest.importorskip("transformers")

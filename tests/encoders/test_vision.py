@@ -13,7 +13,7 @@ from torch import nn
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders import Options, load
 from holdfast.encoders.baseline import random_init
-from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.inputs import declare_missing_operators
 from holdfast.encoders.torchvision import without_head
 from tests.facts import refused
 from tests.marks import rest_slow

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from holdfast.core.errors import Conflict, HoldfastError, HoldfastWarning
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options, load
-from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.inputs import declare_missing_operators
 from holdfast.run.checkup import essential_checks
 from tests import facts
 from tests.encoders.pictures import distance, embeddings, opened, write_pictures

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.inputs import declare_missing_operators
 from tests.facts import refused
 from tests.samples import digits
 

@@ -15,7 +15,7 @@ from holdfast.data import load
 from holdfast.measure.population import Population
 from holdfast.probes.base import FittedProbe, Probe
 from holdfast.probes.linear import LinearScores, batches
-from holdfast.probes.robust_ssl import AFF, ALF, SLF, divergence
+from holdfast.probes.own_encoder import AFF, ALF, SLF, divergence
 from tests.samples import DIGITS, builtin
 
 BALL = Linf(0.1)

@@ -19,7 +19,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import load
-from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.inputs import declare_missing_operators
 from holdfast.encoders.trained import Card, architecture_of, write
 from holdfast.measure.population import Population
 from holdfast.measure.store import key_of

@@ -9,9 +9,7 @@ from scipy import stats
 
 from holdfast.core.noise import Noise
 from holdfast.core.statistics.intervals import bounded_interval
-from holdfast.service import conformal as betting
-from holdfast.service import conformal as support
-from holdfast.service import energy
+from holdfast.service import energy, two_sets
 from holdfast.service import energy as classifier
 from holdfast.service import energy as directions
 
@@ -151,16 +149,16 @@ def test_holm_is_that_of_statsmodels_by_hand() -> None:
 def test_conformal_p_values_are_exact_and_discoveries_keep_their_rate() -> None:
     reference = drawn(99, 1)[:, 0].numpy()
     scores = drawn(4000, 1, "new ")[:, 0].numpy()
-    chances = support.conformal_p_values(scores, reference)
+    chances = two_sets.conformal_p_values(scores, reference)
     slow = [(1 + (reference >= score).sum()) / 100 for score in scores[:50]]
     assert chances[:50].tolist() == pytest.approx(slow)
     shares, news = [], []
     for trial in range(200):
         drawn_anew = drawn(60, 1, f"{trial} ")[:, 0].numpy()
-        chances = support.conformal_p_values(drawn_anew[:20], drawn_anew[20:])
+        chances = two_sets.conformal_p_values(drawn_anew[:20], drawn_anew[20:])
         shares.append((chances <= 0.0976).mean())  # 4 of 41
-        mixed = support.conformal_p_values(np.r_[drawn_anew[:15], np.full(5, 9.0)], drawn_anew[20:])
-        found = support.discovered(mixed, 0.2)
+        mixed = two_sets.conformal_p_values(np.r_[drawn_anew[:15], np.full(5, 9.0)], drawn_anew[20:])
+        found = two_sets.discovered(mixed, 0.2)
         news.append(found[:15].sum() / max(1, found.sum()))
     assert np.mean(shares) == pytest.approx(4 / 41, abs=0.02)
     assert 0 < np.mean(news) < 0.2
@@ -170,27 +168,27 @@ def test_the_bet_sees_a_change_soon_and_nothing_where_nothing_changes() -> None:
     reference = drawn(100, 1)[:, 0].numpy()
     uniform = Noise.of(1, names(300)).uniform((), torch.float64).numpy()
     same = drawn(300, 1, "same ")[:, 0].numpy()
-    ranks = betting.ranks_among_earlier(reference, same, uniform)
+    ranks = two_sets.ranks_among_earlier(reference, same, uniform)
     assert stats.kstest(ranks, "uniform").pvalue > 0.01
-    assert betting.log_capital(ranks).max() < np.log(20)
-    moved = betting.log_capital(betting.ranks_among_earlier(reference, same + 2, uniform))
+    assert two_sets.log_capital(ranks).max() < np.log(20)
+    moved = two_sets.log_capital(two_sets.ranks_among_earlier(reference, same + 2, uniform))
     assert np.argmax(moved > np.log(20)) < 30
-    earlier = betting.log_capital(betting.ranks_among_earlier(reference, same[:100] + 2, uniform[:100]))
+    earlier = two_sets.log_capital(two_sets.ranks_among_earlier(reference, same[:100] + 2, uniform[:100]))
     assert np.allclose(moved[:100], earlier), "what comes later changes what came before"
 
 
 def test_ties_are_broken_by_chance() -> None:
     """Scores that are all equal say nothing: the rank is the draw. Of two values, ranks are uniform all the same."""
     uniform = Noise.of(2, names(2000)).uniform((), torch.float64).numpy()
-    assert betting.ranks_among_earlier(np.ones(3), np.ones(50), uniform[:50]) == pytest.approx(uniform[:50])
+    assert two_sets.ranks_among_earlier(np.ones(3), np.ones(50), uniform[:50]) == pytest.approx(uniform[:50])
     coins = (drawn(2030, 1)[:, 0].numpy() > 0.3).astype(float)
-    ranks = betting.ranks_among_earlier(coins[:30], coins[30:], uniform)
+    ranks = two_sets.ranks_among_earlier(coins[:30], coins[30:], uniform)
     assert stats.kstest(ranks, "uniform").pvalue > 0.01
-    assert betting.log_capital(ranks).max() < np.log(20)
+    assert two_sets.log_capital(ranks).max() < np.log(20)
 
 
 def test_the_stake_is_fair() -> None:
     """The mean of the capital after fair bets is the stake: the martingale of which Ville's inequality speaks."""
     ranks = Noise.of(3, list(map(str, range(4000)))).uniform((5,), torch.float64).numpy()
-    capital = [np.exp(betting.log_capital(row)[-1]) for row in ranks]
+    capital = [np.exp(two_sets.log_capital(row)[-1]) for row in ranks]
     assert np.mean(capital) == pytest.approx(1, abs=4 * np.std(capital) / len(capital) ** 0.5)

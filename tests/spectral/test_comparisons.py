@@ -10,9 +10,9 @@ from scipy.sparse.csgraph import laplacian, shortest_path
 
 from holdfast.core.errors import HoldfastError
 from holdfast.spectral.analysis import TOP, scored, spade
-from holdfast.spectral.comparisons import compared_edges, normalised, of_one_graph, over_k, reverse_score
 from holdfast.spectral.graph import Graph
 from holdfast.spectral.graph_pair import KNN, checked
+from holdfast.spectral.spade_findings import compared_edges, normalised, of_one_graph, over_k, reverse_score
 from tests.spectral.graphs import graph_pair
 
 X = np.random.default_rng(0).normal(size=(300, 3))
@@ -67,7 +67,7 @@ def test_regular_graphs_do_not_mind_normalising() -> None:
 
 
 def test_too_many_samples_to_factorise_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.spectral.comparisons.FACTORED", 200)
+    monkeypatch.setattr("holdfast.spectral.spade_findings.FACTORED", 200)
     found = spade(X, Y)
     with pytest.raises(HoldfastError, match=r"200 samples, got 300"):
         normalised(found.inputs, found.graphs.outputs)

@@ -17,8 +17,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.settings import fields_of
-from holdfast.training.adversaries.attacks import GaussianNoise, OnLoss, Targeted, Untargeted
-from holdfast.training.adversaries.base import Adversary, adversaries
+from holdfast.training.adversaries.base import Adversary, GaussianNoise, OnLoss, Targeted, Untargeted, adversaries
 from holdfast.training.adversaries.edits import Edits
 from holdfast.training.feed import Feed
 from holdfast.training.health import eval_codes

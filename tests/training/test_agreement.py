@@ -30,8 +30,7 @@ from holdfast.corruptions.evaluations.common_perturbations import CommonPerturba
 from holdfast.measure.store import Store
 from holdfast.report import write
 from holdfast.training import loop
-from holdfast.training.adversaries.attacks import OnLoss
-from holdfast.training.adversaries.base import in_training
+from holdfast.training.adversaries.base import OnLoss, in_training
 from holdfast.training.adversaries.edits import Edits
 from holdfast.training.agreement import Promise, shift_of, watch_of
 from holdfast.training.harden_recipe import recipe_for

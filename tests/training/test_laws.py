@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import HoldfastError
-from holdfast.training.adversaries.attacks import OnLoss
+from holdfast.training.adversaries.base import OnLoss
 from holdfast.training.learner import Learner, TrainingObjective, codes_of_views, training_objectives
 from tests.training import tiny
 

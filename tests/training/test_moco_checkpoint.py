@@ -381,7 +381,7 @@ def with_head(network: nn.Module, wide: int, classes: int) -> nn.Module:
 @pytest.mark.slow  # two networks of 100 MB
 def test_a_file_of_resnet50_by_torchvision(tmp_path: Path) -> None:
     """Names and shapes are those of torchvision's network, from which the authors build theirs."""
-    from holdfast.encoders.loading.factory import declare_missing_operators
+    from holdfast.encoders.loading.inputs import declare_missing_operators
 
     declare_missing_operators()
     models = pytest.importorskip("torchvision").models

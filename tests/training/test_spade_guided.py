@@ -14,8 +14,7 @@ from holdfast.core.encoder import Codes, Domain
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.spectral.analysis import spade
-from holdfast.training.adversaries.attacks import OnLoss
-from holdfast.training.adversaries.base import Adversary
+from holdfast.training.adversaries.base import Adversary, OnLoss
 from holdfast.training.adversaries.spade_guided import SpadeGuided, node_scores
 from holdfast.training.feed import Feed
 from holdfast.training.objectives.contrastive import SimCLR

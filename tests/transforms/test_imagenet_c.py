@@ -9,9 +9,8 @@ import torch
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.transforms.base import Transform, transforms
-from holdfast.transforms.imagenet_c.digital import BrightnessC
 from holdfast.transforms.imagenet_c.noise_and_blur import counts
-from holdfast.transforms.imagenet_c.weather import crystals
+from holdfast.transforms.imagenet_c.weather_and_digital import BrightnessC, crystals
 from tests.transforms.published import PUBLISHED
 from tests.transforms.test_laws import photographs
 

@@ -14,11 +14,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.attacks.aims import rivals_of
 from holdfast.attacks.attacked_codes import attacked_pixels
 from holdfast.attacks.base import Attack
 from holdfast.attacks.black_box import SquareAttack
-from holdfast.attacks.presets import PRESETS, Preset
+from holdfast.attacks.presets import PRESETS, Preset, rivals_of
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Codes, Pixels

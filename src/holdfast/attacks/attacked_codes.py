@@ -14,12 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack, attack_together, forwards_together
-from holdfast.attacks.aims import read_loss, rivals_of
 from holdfast.attacks.base import GRADIENT, Attack, gain_and_gradient
 from holdfast.attacks.gradient import random_start
 from holdfast.attacks.objectives.simple import Away, Crossing, Misretrieval, Toward
 from holdfast.attacks.pair_attacks import between_classes
-from holdfast.attacks.presets import NAMED, U_PGD, label
+from holdfast.attacks.presets import NAMED, U_PGD, label, read_loss, rivals_of
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.encoder import Codes, Domain, Pixels

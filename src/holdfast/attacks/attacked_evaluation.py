@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from holdfast.attacks.aims import aim_of, read_loss
 from holdfast.attacks.attacked_codes import (
     ATTACKS,
     BALLS,
@@ -18,6 +17,7 @@ from holdfast.attacks.attacked_codes import (
     change,
 )
 from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import aim_of, read_loss
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Pixels

@@ -1,13 +1,16 @@
-"""Named attacks of the literature: objective, attack and ball. ``holdfast attack --preset NAME`` runs one."""
+"""Attacks, objectives and presets by name. ``holdfast attack --preset NAME`` runs an attack of the literature."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 import holdfast.attacks
+import holdfast.attacks.objectives as home
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.attacks.black_box import SquareAttack
@@ -16,12 +19,13 @@ from holdfast.attacks.objectives.contrast import Batch, Instance, Pair, Queue, V
 from holdfast.attacks.objectives.simple import Away, Toward, shifted
 from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.discovery import named_classes
-from holdfast.core.divergences import Cosine, SoftmaxKL, Wasserstein
-from holdfast.core.errors import HoldfastError
+from holdfast.core.divergences import DIVERGENCES, Cosine, Divergence, L2Distance, SoftmaxKL, Wasserstein
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.noise import Noise
-from holdfast.core.objective import AttackContext, Objective
+from holdfast.core.objective import AttackContext, DivergenceObjective, Objective
 from holdfast.core.settings import fields_of, is_text, read, types_of
 from holdfast.measure.evaluation import Evaluation
+from holdfast.measure.population import Population
 
 U_PGD = GradientAttack(steps=50, step=0.001, keep="last")
 """U-PGD as published: 50 steps of 0.001, last point returned. It cannot cross a ball wider than 0.05."""
@@ -115,3 +119,78 @@ def attacks_in_balls(kind: type[Evaluation]) -> bool:
 def attack_fields(kind: type[Evaluation]) -> list[str]:
     """Return the settings of ``kind`` that are attacks."""
     return [name for name, kind_of_field in types_of(kind).items() if is_text(kind_of_field, Attack)]
+
+
+# What attacks maximise if it is not the distance that is measured: another distance, or a loss.
+#
+# Petrov and Kwiatkowska 2022 (https://arxiv.org/abs/2210.04076) run one attack in l2 and report it in three distances
+# (tables 5 to 7). Section 4.3 of the paper attacks a training loss.
+
+NEAREST = 10
+"""How many nearest other images an objective against neighbours faces, as in breakaway's own attack."""
+RANDOM = 256
+"""How many random other images an objective against a queue faces."""
+
+
+def aim_of(objective: str, divergence: Divergence) -> tuple[Divergence, str]:
+    """Distance and loss that attacks maximise.
+
+    Args:
+        objective: A distance such as ``l2`` or a loss such as ``queue``; empty for ``divergence``.
+        divergence: Distance that is measured.
+
+    Returns:
+        The distance, and the loss that replaces it; empty if none does.
+
+    Example:
+        >>> aim_of("linf", L2Distance()), aim_of("queue:temperature=0.1", L2Distance())
+        ((LinfDistance(), ''), (L2Distance(), 'queue:temperature=0.1'))
+    """
+    if not objective:
+        return divergence, ""
+    if objective.partition(":")[0] in DIVERGENCES:
+        return Divergence.read(objective), ""
+    return L2Distance(), objective
+
+
+def read_loss(text: str) -> Objective:
+    """Parse the loss that untargeted attacks of an evaluation maximise.
+
+    Raises:
+        HoldfastError: It depends on a target or on the rest of its batch, or there is no such loss.
+    """
+    loss = read(text, named_classes(home, Objective, "holdfast.objectives"), "objective")
+    if loss.targeted or not loss.per_sample:
+        raise OutOfRange(
+            "objective", text, "a distance or a loss of one image, such as queue (holdfast attack runs the others)"
+        )
+    return loss
+
+
+def rivals_of(population: Population, rows: Sequence[int], objective: Objective) -> Float[Tensor, "b k d"] | None:
+    """Embeddings of the other images that ``objective`` compares each image with.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        rows: Rows of the population.
+        objective: Objective, which says whether it needs none, the nearest or random images.
+
+    Returns:
+        Embeddings, shape (b, k, d); None if the objective needs none.
+
+    Raises:
+        HoldfastError: The objective needs other images, and the population has only one image.
+    """
+    if objective.rivals == "none":
+        return None
+    others = len(population.images) - 1
+    if others < 1:
+        raise HoldfastError(
+            f"the objective {objective.name} needs the embeddings of other images, but there is one; add images"
+        )
+    if objective.rivals == "nearest":
+        divergence = objective.divergence if isinstance(objective, DivergenceObjective) else L2Distance()
+        neighbours = population.nearest(divergence, population.codes[list(rows)], rows, NEAREST, population)
+    else:
+        neighbours = population.random_others(rows, RANDOM)
+    return population.codes[neighbours]

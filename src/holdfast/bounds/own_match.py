@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from holdfast.attacks.events import Searched
+from holdfast.attacks.attacked_radii import Searched
 from holdfast.bounds.certified_pairs import CertifiedEncoder, Pairs
 from holdfast.bounds.certified_search import bracket_radii
 from holdfast.bounds.methods.base import Crown, Interval, Method, vacuous_unless_finite

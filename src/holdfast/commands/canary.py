@@ -36,9 +36,8 @@ from holdfast.run import inputs as loading
 from holdfast.run.engines.processes import torch_threads
 from holdfast.run.inputs import NamedEncoder, NamedImages, checked, loading_of, reference_or_images
 from holdfast.service.canary import WEIGHTS, Canary, CanaryCheck, Vectors, digest, median_distance, norms
-from holdfast.service.canary_file import MOST_IMAGES, Header
+from holdfast.service.canary_file import MOST_IMAGES, Header, embed_by
 from holdfast.service.canary_images import Pictures, check_pictures, from_files, pictures_of, side_for
-from holdfast.service.canary_url import embed_by
 from holdfast.service.parity import ROUNDING
 
 PROBED = 8

@@ -48,10 +48,9 @@ from holdfast.run.inputs import reference_or_images, select
 from holdfast.run.plan import keep_freed_memory
 from holdfast.run.progress import shown
 from holdfast.training import health as checkpoints
-from holdfast.training.health import lost
+from holdfast.training.health import lost, page
 from holdfast.training.loop import Epoch, Training, Watch
 from holdfast.training.moco_checkpoint import MoCoCheckpoint
-from holdfast.training.page import page
 from holdfast.training.processes import rank
 from holdfast.training.recipe import Recipe, read_settings
 from holdfast.transforms.base import Transform, transformed

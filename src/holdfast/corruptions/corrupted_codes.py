@@ -30,7 +30,7 @@ from holdfast.measure.observation import Observation, entries, joined
 from holdfast.measure.population import Fit, Population
 from holdfast.probes.base import FittedProbe, Probe
 from holdfast.transforms.base import Transform, transformed, transforms
-from holdfast.transforms.imagenet_c.base import CommonCorruption
+from holdfast.transforms.severity import CommonCorruption
 
 CODES = "codes"
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from holdfast.core.errors import HoldfastError, UnknownName, check_known, explained, warn
 from holdfast.core.images import Images
 from holdfast.core.settings import convert
+from holdfast.data import parquet
 from holdfast.data.arrays import check_type
 from holdfast.data.base import Selection, as_labels, check_settings
-from holdfast.data.reading import columns
 from holdfast.data.reading.array_source import load_array
 from holdfast.data.reading.scan import load_encoded
 from holdfast.data.reading.stores import FileStore
@@ -117,7 +117,7 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     check_settings(settings, ["split", "config", "image", "label", "max_pixels", "streaming", "take"], SOURCE)
     dataset = _streamed(name, settings, selection) if _streaming(settings) else _whole(name, settings)
     kinds = _kinds(dataset)
-    column = columns.choose(name, kinds, settings.get("image"))
+    column = parquet.choose(name, kinds, settings.get("image"))
     labels, names = None, ()
     if (key := settings.get("label", "label")) in dataset.column_names:
         names = getattr(dataset.features[key], "names", None) or ()
@@ -171,7 +171,7 @@ class Numbers:
         return self._read(rows.tolist()) if len(rows) else torch.empty((0, *self.shape[1:]), dtype=self.dtype)
 
     def _read(self, rows: list[int]) -> Tensor:
-        values = columns.dense(self.dataset[rows].column(self.column).combine_chunks(), self.where, rows[0])
+        values = parquet.dense(self.dataset[rows].column(self.column).combine_chunks(), self.where, rows[0])
         if "shape" in vars(self) and values.shape[1:] != self.shape[1:]:
             raise HoldfastError(
                 f"{self.where} must all have one shape, got {tuple(self.shape[1:])} and, from row {rows[0]} on, "
@@ -199,7 +199,7 @@ def _streamed(name: str, settings: Mapping[str, str], selection: Selection) -> A
     def start() -> Any:
         stream = _split(name, _open(name, settings, streaming=True), settings.get("split"))
         stream = stream if stream.features else stream._resolve_features()  # some formats tell with the first row
-        column, label = columns.choose(name, _kinds(stream), settings.get("image")), settings.get("label", "label")
+        column, label = parquet.choose(name, _kinds(stream), settings.get("image")), settings.get("label", "label")
         return stream.select_columns([key for key in (column, label) if key in stream.features])
 
     _datasets()
@@ -243,15 +243,15 @@ def _split(name: str, dataset: Any, wanted: str | None) -> Any:
     return dataset[wanted]
 
 
-def _kinds(dataset: Any) -> dict[str, columns.Kind]:
+def _kinds(dataset: Any) -> dict[str, parquet.Kind]:
     """Return the columns that may hold images, and how."""
     from datasets import Image
 
-    images: dict[str, columns.Kind] = {
+    images: dict[str, parquet.Kind] = {
         key: "image" for key, each in dataset.features.items() if isinstance(each, Image)
     }
     # Sounds and videos are structures with bytes, too, of a class of their own.
     is_struct = import_module("pyarrow").types.is_struct
     schema = dataset.features.arrow_schema
     plain = [field for field in schema if isinstance(dataset.features[field.name], dict) or not is_struct(field.type)]
-    return {**images, **columns.kinds(plain)}
+    return {**images, **parquet.kinds(plain)}

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.loading.factory import build, encoder_from, inside
-from holdfast.encoders.loading.inputs import InputSettings
+from holdfast.encoders.loading.inputs import InputSettings, build, encoder_from, inside
 from holdfast.encoders.loading.reference import Options, existing, split
 from holdfast.encoders.loading.weights import WeightSettings, fit, read_weights
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.core.encoder import Encoder
-from holdfast.encoders.loading.factory import build, encoder_from
-from holdfast.encoders.loading.inputs import InputSettings
+from holdfast.encoders.loading.inputs import InputSettings, build, encoder_from
 from holdfast.encoders.loading.reference import Options, split
 
 SOURCE = "python"

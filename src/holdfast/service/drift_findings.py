@@ -23,14 +23,6 @@ from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.observation import estimate_of, line_of
 from holdfast.measure.population import Fit, LooksAt, Population
 from holdfast.service import energy as classifier
-from holdfast.service.conformal import (
-    conformal_p_values,
-    discovered,
-    log_capital,
-    ranks_among_earlier,
-    share_beyond,
-    support_distances,
-)
 from holdfast.service.energy import (
     Energies,
     Linearised,
@@ -42,7 +34,16 @@ from holdfast.service.energy import (
     p_value,
     principal,
 )
-from holdfast.service.two_sets import TwoSets, two_sets
+from holdfast.service.two_sets import (
+    TwoSets,
+    conformal_p_values,
+    discovered,
+    log_capital,
+    ranks_among_earlier,
+    share_beyond,
+    support_distances,
+    two_sets,
+)
 
 NORMAL = 1.959964
 """Deviations of a normal interval of 95%."""

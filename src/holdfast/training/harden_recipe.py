@@ -17,8 +17,7 @@ from torch import nn
 from holdfast.core.balls import Ball
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.encoders.architectures.base import LoadedEncoder
-from holdfast.training.adversaries.attacks import GaussianNoise, OnLoss
-from holdfast.training.adversaries.base import Adversary
+from holdfast.training.adversaries.base import Adversary, GaussianNoise, OnLoss
 from holdfast.training.adversaries.certified import Certified
 from holdfast.training.adversaries.edits import Edits
 from holdfast.training.objectives.teachers import Distillation

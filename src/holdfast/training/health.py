@@ -1,4 +1,4 @@
-"""The health of a training: collapse of embeddings, checkpoints on disk, and requests to stop."""
+"""The health of a training: collapse of embeddings, checkpoints, requests to stop, and the page with its curves."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from html import escape
 from io import BytesIO
+from math import isfinite
 from pathlib import Path
 from pickle import UnpicklingError
 from types import FrameType
 from typing import Any, final
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -23,9 +26,10 @@ from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError, Unreadable
 from holdfast.core.files import write_whole
 from holdfast.core.points.points import points
-from holdfast.encoders.trained import ASKED, CHECKPOINT
+from holdfast.encoders.trained import ASKED, CHECKPOINT, Card
 from holdfast.geometry.spectrum import rankme
 from holdfast.geometry.sphere import potentials
+from holdfast.report.figures.svg import Line, draw
 from holdfast.training.processes import processes
 
 # What can be seen of an encoder in training without labels: whether its codes fill their space, or collapse.
@@ -286,3 +290,61 @@ class Interruption:
             if received and callable(before[received[-1]]):
                 signal.raise_signal(received[-1])  # the handler then knows which it was
             raise
+
+
+SAID = {
+    "loss": "Mean training loss of each epoch",
+    "rate": "Learning rate",
+    "rankme": "RankMe of the embeddings: how many dimensions they fill",
+    "uniformity": "Uniformity of the embeddings: larger is more spread out",
+    "spread": "Spread of the embeddings: near 0 they have collapsed",
+    "knn_accuracy": "Fraction of bank images whose nearest others show their class",
+    "semantic_fluctuation": "Semantic fluctuation: mean change of a class's accuracy since the epoch before",
+    "images_per_second": "Images per second",
+    "agreement": "Mean cosine similarity to the embeddings of the original encoder",
+    "relative_distance": "Distance to the embeddings of the original encoder, beside the spread of these",
+    "neighbours_kept": "Fraction of images whose nearest other is the same as for the original encoder",
+}
+STYLE = (
+    ":root{color-scheme:light dark;--e0:#2a8c78;--rule:#8886}"
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}"
+    "main{display:grid;grid-template-columns:repeat(auto-fit,minmax(20rem,1fr));gap:1rem}"
+    "figure{margin:0}svg{width:100%;height:auto}td{padding:.1rem .8rem .1rem 0;vertical-align:top}"
+    "@media(prefers-color-scheme:dark){body{background:#111;color:#eee}}"
+)
+
+
+def page(card: Card) -> str:
+    """Return the page as HTML that needs nothing else."""
+    names = list(dict.fromkeys(name for epoch in card.curve for name in epoch if name in SAID))
+    plots = "".join(
+        f"<figure>{_plot(card, name)}<figcaption>{escape(SAID[name])}</figcaption></figure>" for name in names
+    )
+    facts = {
+        "objective": card.objective,
+        "images": f"{card.images.name}, {card.images.count:,}",
+        "parameters": f"{card.parameters:,}",
+        "epochs": str(card.epochs),
+        "finished": card.finished,
+        **_fluctuation(card),
+        **{name: str(value) for name, value in card.recipe.items() if value not in ("none", [])},
+    }
+    rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in facts.items())
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{escape(card.name)}</title><style>{STYLE}</style><h1>{escape(card.name)}</h1><main>{plots}</main>"
+        f"<h2>How it was trained</h2><table>{rows}</table></html>\n"
+    )
+
+
+def _fluctuation(card: Card) -> dict[str, str]:
+    """Return the mean semantic fluctuation over all epochs, if it was measured."""
+    changes = [epoch["semantic_fluctuation"] for epoch in card.curve if "semantic_fluctuation" in epoch]
+    return {"mean semantic fluctuation": f"{sum(changes) / len(changes):.4f}"} if changes else {}
+
+
+def _plot(card: Card, name: str) -> str:
+    """Return one curve as SVG, with its text as text."""
+    points = [(epoch["epoch"], epoch[name]) for epoch in card.curve if isfinite(epoch.get(name, float("nan")))]
+    x, y = np.array(points, float).reshape(-1, 2).T
+    return draw([Line(x, y, 0)], "epoch", name.replace("_", " "), alt=SAID[name])

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import Conflict, HoldfastWarning, OutOfRange, Unreadable
-from holdfast.encoders.loading.factory import inside
+from holdfast.encoders.loading.inputs import inside
 from holdfast.encoders.loading.reference import existing
 from holdfast.encoders.loading.weights import Weights, beginnings, fit, read_torch
 from holdfast.training.learner import Learner

@@ -138,7 +138,7 @@ class Lars(Optimiser):
         check_positive(self, "trust")
 
     def of(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
-        from holdfast.encoders.loading.factory import declare_missing_operators
+        from holdfast.encoders.loading.inputs import declare_missing_operators
 
         declare_missing_operators()
         try:

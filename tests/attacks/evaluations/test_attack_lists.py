@@ -16,7 +16,7 @@ from holdfast.attacks.black_box import SquareAttack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.core.divergences import Tokens
 from holdfast.core.settings import types_of
-from holdfast.geometry.patches import AttackedPatches
+from holdfast.geometry.evaluations.patch_retrieval import AttackedPatches
 from holdfast.measure.evaluation import Evaluation, parts
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Population

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.attacked_radii import EVENTS, Threat
 from holdfast.attacks.base import GRADIENT, Attack
 from holdfast.attacks.black_box import SquareAttack
 from holdfast.attacks.evaluations.attack_radius import AttackRadius
 from holdfast.attacks.evaluations.breakaway import Breakaway
 from holdfast.attacks.evaluations.impersonation import Impersonation
 from holdfast.attacks.evaluations.overlap import Overlap
-from holdfast.attacks.events import EVENTS, Threat
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.pair_attacks import EachOfTwo, halves
 from holdfast.attacks.presets import U_PGD

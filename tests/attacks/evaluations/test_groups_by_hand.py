@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.attacked_radii import Searched
 from holdfast.attacks.evaluations.attack_radius import AttackRadius
 from holdfast.attacks.evaluations.breakaway import Breakaway
 from holdfast.attacks.evaluations.displacement import Displacement
 from holdfast.attacks.evaluations.impersonation import Impersonation
 from holdfast.attacks.evaluations.overlap import Overlap
-from holdfast.attacks.events import Searched
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import Divergence, L2Distance, SoftmaxKL
 from holdfast.core.encoder import Domain, Encoder

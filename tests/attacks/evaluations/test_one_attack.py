@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from holdfast.attacks.adaptive import attack_together, forwards_together
-from holdfast.attacks.aims import read_loss, rivals_of
 from holdfast.attacks.attacked_codes import Untargeted
 from holdfast.attacks.base import Attack
 from holdfast.attacks.evaluations.breakaway import Breakaway
@@ -17,6 +16,7 @@ from holdfast.attacks.evaluations.displacement import Displacement
 from holdfast.attacks.evaluations.impersonation import Impersonation
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.objectives.simple import Away
+from holdfast.attacks.presets import read_loss, rivals_of
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import Cosine, L2Distance, LinfDistance
 from holdfast.core.errors import HoldfastError

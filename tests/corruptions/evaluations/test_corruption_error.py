@@ -13,8 +13,7 @@ from holdfast.corruptions.evaluations.corruption_error import CorruptionError
 from holdfast.measure.population import Population, represent
 from holdfast.probes.linear import Linear
 from holdfast.transforms.base import transformed, transforms
-from holdfast.transforms.imagenet_c.base import CommonCorruption
-from holdfast.transforms.severity import FIFTEEN
+from holdfast.transforms.severity import FIFTEEN, CommonCorruption
 from tests.samples import builtin, classes
 from tests.samples import digits as unlabelled
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.inputs import declare_missing_operators
 from holdfast.encoders.loading.library_transform import LIBRARIES, recipe
 
 declare_missing_operators()

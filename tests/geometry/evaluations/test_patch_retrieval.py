@@ -28,8 +28,7 @@ from holdfast.core.statistics.groups import group_mean_interval
 from holdfast.core.statistics.intervals import bounded_interval
 from holdfast.encoders.architectures.vit import PatchTokens, SmallViT, VisionTransformer
 from holdfast.encoders.wrappers import seeded
-from holdfast.geometry.evaluations.patch_retrieval import PatchRetrieval, faded_outside
-from holdfast.geometry.patches import ALL, IMAGE, Gallery
+from holdfast.geometry.evaluations.patch_retrieval import ALL, IMAGE, Gallery, PatchRetrieval, faded_outside
 from holdfast.measure.population import Population
 from tests import samples
 from tests.facts import refused

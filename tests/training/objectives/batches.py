@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from holdfast.core.encoder import Domain
 from holdfast.core.noise import Noise
-from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.inputs import declare_missing_operators
 from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective
 
 DOMAIN = Domain((1, 4, 4))

@@ -12,7 +12,7 @@ from torch.nn.functional import mse_loss
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
-from holdfast.training.adversaries.attacks import OnLoss
+from holdfast.training.adversaries.base import OnLoss
 from holdfast.training.learner import Batch, Learner, Setting
 from holdfast.training.objectives.teachers import Distillation
 from tests.training.objectives import batches

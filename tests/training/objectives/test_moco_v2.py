@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from holdfast.core.errors import HoldfastError, HoldfastWarning
-from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.inputs import declare_missing_operators
 from holdfast.training.objectives.contrastive import MoCoV2, MoCoV2Learner
 from tests.training import tiny
 

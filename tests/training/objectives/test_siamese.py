@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.inputs import declare_missing_operators
 from holdfast.training.learner import TrainingObjective
 from holdfast.training.objectives.contrastive import MoCoV3
 from holdfast.training.objectives.siamese import BYOL, SiameseLearner, SimSiam, distance, half_distance

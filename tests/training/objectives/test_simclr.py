@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.inputs import declare_missing_operators
 from holdfast.training.objectives.contrastive import SimCLR, SimCLRLearner, nt_xent
 from tests.training import tiny
 

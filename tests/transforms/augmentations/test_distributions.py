@@ -8,7 +8,7 @@ from scipy.stats import ks_2samp
 from torch import Tensor
 
 from holdfast.core.noise import Noise
-from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.inputs import declare_missing_operators
 from holdfast.transforms.augmentations.cropping import RandomResizedCrop
 from holdfast.transforms.base import Transform
 from tests.transforms.augmentations.photographs import patches

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.inputs import declare_missing_operators
 from holdfast.transforms.augmentations import colour as color_jitter
 from holdfast.transforms.augmentations import colour as gaussian_blur
 from holdfast.transforms.augmentations import colour as solarize

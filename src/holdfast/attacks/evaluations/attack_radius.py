@@ -23,9 +23,8 @@ from dataclasses import dataclass
 from typing import final
 
 from holdfast.attacks.attacked_codes import ATTACKS, BALLS, SIZES, UNDEFINED, change, nearest_image
-from holdfast.attacks.attacked_radii import LEFT_OUT, SMALLEST, Radii, neighbours, of_neighbours
+from holdfast.attacks.attacked_radii import EVENTS, LEFT_OUT, SMALLEST, Radii, neighbours, of_neighbours
 from holdfast.attacks.base import Attack
-from holdfast.attacks.events import EVENTS
 from holdfast.attacks.presets import NAMED, label
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance

@@ -22,7 +22,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.attacks.aims import aim_of
 from holdfast.attacks.attacked_codes import (
     SIZES,
     UNDEFINED,
@@ -33,9 +32,9 @@ from holdfast.attacks.attacked_codes import (
     nearest_image,
 )
 from holdfast.attacks.attacked_evaluation import AttackedEvaluation, check_objective
+from holdfast.attacks.attacked_radii import Searched
 from holdfast.attacks.base import Attack
-from holdfast.attacks.events import Searched
-from holdfast.attacks.presets import NAMED
+from holdfast.attacks.presets import NAMED, aim_of
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes

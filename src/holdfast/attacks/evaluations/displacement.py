@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.attacks.aims import aim_of
 from holdfast.attacks.attacked_codes import SIZES, UNDEFINED, Case, Untargeted, displacement_series
 from holdfast.attacks.attacked_evaluation import AttackedEvaluation, check_objective
+from holdfast.attacks.presets import aim_of
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Cosine, Divergence
 from holdfast.core.points.counting import share_of_pairs_within, shares_within

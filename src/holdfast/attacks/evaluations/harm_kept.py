@@ -24,9 +24,9 @@ from holdfast.attacks.attacked_codes import (
     displacement_series,
     strongest,
 )
+from holdfast.attacks.attacked_radii import Searched
 from holdfast.attacks.base import Attack
 from holdfast.attacks.evaluations.breakaway import LEFT_OUT, influence, kept_nearest, kept_series, risk, share_series
-from holdfast.attacks.events import Searched
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
 from holdfast.core.records import Claim, Estimate, Series

@@ -20,9 +20,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from holdfast.attacks.aims import aim_of
 from holdfast.attacks.attacked_codes import SIZES, UNDEFINED, Case, Targeted
 from holdfast.attacks.attacked_evaluation import AttackedEvaluation
+from holdfast.attacks.presets import aim_of
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Cosine, Divergence
 from holdfast.core.errors import HoldfastError, OutOfRange

@@ -17,11 +17,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.attacks.attacked_codes import ATTACKS, BALLS, SIZES, Untargeted
-from holdfast.attacks.attacked_radii import LEFT_OUT, SMALLEST
+from holdfast.attacks.attacked_radii import LEFT_OUT, SMALLEST, Threat, retrieval
 from holdfast.attacks.base import Attack
 from holdfast.attacks.black_box import NaturalEvolution, SquareAttack, radii_by_decisions
 from holdfast.attacks.evaluations.harm_kept import Further, OwnAttacks
-from holdfast.attacks.events import Threat, retrieval
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.errors import HoldfastError, OutOfRange

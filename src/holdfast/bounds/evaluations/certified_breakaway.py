@@ -20,8 +20,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from holdfast.attacks.attacked_codes import Pairwise, Untargeted
+from holdfast.attacks.attacked_radii import Searched
 from holdfast.attacks.base import Attack
-from holdfast.attacks.events import Searched
 from holdfast.attacks.presets import NAMED
 from holdfast.bounds.bound_findings import BRACKETS, Bracket, BracketEvaluation, Case, most, point_witness
 from holdfast.bounds.certified_pairs import PairAttack

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from holdfast.core.checks import as_tensor
 from holdfast.core.errors import Described, HoldfastError, OutOfRange, check_known, existing, explained
+from holdfast.data import parquet
 from holdfast.data.arrays import archive, as_rows, mapped, member, unnamed
 from holdfast.data.codes import faiss_files
 from holdfast.data.codes.forms import KeptRows, Products
-from holdfast.data.reading import columns
 from holdfast.data.reading.array_source import Rows
 
 FLOATS = ("float16", "float32", "float64")
@@ -115,7 +115,7 @@ def _npz(path: Path, column: str | None) -> Table:
 
 
 def _parquet(path: Path, column: str | None) -> Table:
-    file = columns.opened(path)
+    file = parquet.opened(path)
     return _columns(path, file.schema_arrow, file.metadata.num_rows, file.iter_batches, column)
 
 
@@ -128,9 +128,9 @@ def _lance(path: Path, column: str | None) -> Table:
     return _columns(path, data.schema, count, data.to_batches, column)
 
 
-def _columns(path: Path, schema: Any, count: int, batches: columns.Batches, column: str | None) -> Table:
+def _columns(path: Path, schema: Any, count: int, batches: parquet.Batches, column: str | None) -> Table:
     """Return the embeddings of a table of ``count`` rows, with its other columns of one value each."""
-    kinds = columns.kinds(schema)
+    kinds = parquet.kinds(schema)
     lists = [name for name, kind in kinds.items() if kind == "list" or (kind == "array" and name == column)]
     if not lists:
         held = ", ".join(f"{name} ({schema.field(name).type})"[:40] for name in schema.names[:8]) or "nothing"
@@ -147,7 +147,7 @@ def _columns(path: Path, schema: Any, count: int, batches: columns.Batches, colu
     for batch in batches(columns=others) if others else ():
         for name in others:
             values[name] += batch.column(name).to_pylist()
-    return Table(_rows(path, columns.copied(batches, count, chosen, f"embeddings of {path.name}")), dict(values))
+    return Table(_rows(path, parquet.copied(batches, count, chosen, f"embeddings of {path.name}")), dict(values))
 
 
 def _faiss(path: Path, column: str | None) -> Table:

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import Conflict, HoldfastError, OutOfRange, warn
 from holdfast.core.geometry import Preprocessing, sizes
-from holdfast.encoders.loading.factory import declare_missing_operators
-from holdfast.encoders.loading.inputs import numbers
+from holdfast.encoders.loading.inputs import declare_missing_operators, numbers
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -152,7 +152,7 @@ class Processes:
         """Return the file that holds the ``context``: written once, also if the next call has the same."""
         import cloudpickle
 
-        from holdfast.encoders.loading.factory import operators_are_declared
+        from holdfast.encoders.loading.inputs import operators_are_declared
 
         if not self._sent or self._sent[0][0] is not context:
             with NamedTemporaryFile(prefix="holdfast-", suffix=".context", delete=False) as file:
@@ -197,7 +197,7 @@ def _loaded(path: str) -> Any:
     """Return the context in a worker, from the file that the parent wrote."""
     with open(path, "rb") as file:
         if pickle.load(file):  # without them, what its networks are made of cannot be imported
-            from holdfast.encoders.loading.factory import declare_missing_operators
+            from holdfast.encoders.loading.inputs import declare_missing_operators
 
             declare_missing_operators()
         return pickle.load(file)

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, final
 
 from holdfast.core.errors import HoldfastError, explained, first_line
-from holdfast.encoders.loading.factory import declare_missing_operators, operators_are_declared
+from holdfast.encoders.loading.inputs import declare_missing_operators, operators_are_declared
 from holdfast.run.engines.base import Context, Output, Unit
 
 

@@ -24,10 +24,17 @@ from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import LooksAt, Population
 from holdfast.spectral.analysis import TOP, Spade, proved, scored
-from holdfast.spectral.comparisons import compared_edges, of_normalised, of_one_graph, over_k, reversed_map
 from holdfast.spectral.fits import SpectralFit, SpectralScores
 from holdfast.spectral.graph_pair import KNN, GraphConstruction, checked, draw
-from holdfast.spectral.spade_findings import assembled, conditions
+from holdfast.spectral.spade_findings import (
+    assembled,
+    compared_edges,
+    conditions,
+    of_normalised,
+    of_one_graph,
+    over_k,
+    reversed_map,
+)
 from holdfast.spectral.stability import DRAWS, baselines, projection, subsets
 
 DIGITS = 6

@@ -15,7 +15,7 @@ from torch.nn import functional
 from holdfast.core.noise import Noise
 from holdfast.transforms.base import ImagePixels
 from holdfast.transforms.filters import gaussian_kernel, smoothed, window
-from holdfast.transforms.imagenet_c.base import CommonCorruption
+from holdfast.transforms.severity import CommonCorruption
 
 # Noise on every value, as sensors, low light and broken bits make it.
 #
