@@ -6,16 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from holdfast.attacks.attacked_codes import (
-    ATTACKS,
-    BALLS,
-    DIVERGENCES,
-    Case,
-    Targeted,
-    Untargeted,
-    cases,
-    change,
-)
+from holdfast.attacks.attacked_codes import ATTACKS, BALLS, DIVERGENCES, Case, Targeted, Untargeted, cases, change
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import aim_of, read_loss
 from holdfast.core.balls import Ball

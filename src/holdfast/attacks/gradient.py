@@ -133,12 +133,7 @@ def same_path(attacks: Sequence[Attack]) -> list[list[int]]:
 
 
 def read_out(
-    attacks: Sequence[Attack],
-    encoder: Encoder,
-    pixels: Pixels,
-    objective: ObjectiveFunction,
-    ball: Ball,
-    noise: Noise,
+    attacks: Sequence[Attack], encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, noise: Noise
 ) -> list[Pixels]:
     """Points of one path where each of ``attacks`` stops; they are of the ``same_path``, shortest first.
 

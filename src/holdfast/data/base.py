@@ -16,15 +16,7 @@ from torch import Tensor
 
 from holdfast.core.discovery import OldName
 from holdfast.core.encoder import Domain
-from holdfast.core.errors import (
-    Described,
-    HoldfastError,
-    OutOfRange,
-    check_whole,
-    did_you_mean,
-    readable,
-    warn,
-)
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, check_whole, did_you_mean, readable, warn
 from holdfast.core.files import hashed
 from holdfast.core.geometry import Geometry, Preprocessing
 from holdfast.core.images import Images

@@ -133,11 +133,7 @@ def between(codes: Unit, labels: Labels) -> Float[np.ndarray, "n"]:
 
 
 def _moved(
-    codes: Unit,
-    member: Labels,
-    means: Float[np.ndarray, "c d"],
-    slopes: Float[np.ndarray, "c d"],
-    value: float,
+    codes: Unit, member: Labels, means: Float[np.ndarray, "c d"], slopes: Float[np.ndarray, "c d"], value: float
 ) -> Float[np.ndarray, "n"]:
     """Return ``value`` as each image moves it, whose class's mean moves it by ``-4 slope``."""
     there = torch.from_numpy(slopes).to(codes)[torch.from_numpy(member).to(codes.device)]
@@ -268,10 +264,7 @@ def margins(
 
 
 def _nearest(
-    units: Float[Tensor, "n d"],
-    rows: Int[np.ndarray, "m"],
-    others: Int[np.ndarray, "o"],
-    groups: Int[np.ndarray, "n"],
+    units: Float[Tensor, "n d"], rows: Int[np.ndarray, "m"], others: Int[np.ndarray, "o"], groups: Int[np.ndarray, "n"]
 ) -> Float[np.ndarray, "m"]:
     """Return the mean distance of ``rows`` to the ``NEAREST`` nearest of ``others`` in other groups; infinite of fewer."""
     if len(others) < NEAREST:

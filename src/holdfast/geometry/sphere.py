@@ -162,9 +162,7 @@ def _parsed(path: str, text: str) -> dict[str, tuple[str, ...]]:
     wide = len(rows[0]) if rows and len(rows[0]) in (2, 3) else 2
     if wrong := next((row for row in rows if len(row) != wide), None):
         raise OutOfRange(
-            f"columns of {path}",
-            Described(f"{len(wrong)} in {wrong}"),
-            "two, id and tag, or three, id, tag and group",
+            f"columns of {path}", Described(f"{len(wrong)} in {wrong}"), "two, id and tag, or three, id, tag and group"
         )
     return {name: tuple(rest) for name, *rest in rows}
 

@@ -187,11 +187,7 @@ TAIL = 0.025
 
 
 def explained(
-    edited: Float[Tensor, "k e d"],
-    rows: Sequence[int],
-    comparison: Comparison,
-    edits: Sequence[Transform],
-    shown: bool,
+    edited: Float[Tensor, "k e d"], rows: Sequence[int], comparison: Comparison, edits: Sequence[Transform], shown: bool
 ) -> tuple[tuple[Estimate, ...], dict[str, str]]:
     """Return the fraction of the change that each family of edits explains at its best strength, and the closest edit.
 

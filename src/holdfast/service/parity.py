@@ -206,9 +206,7 @@ class Pair:
             reference=seen(self.reference, "reference"),
             candidate=seen(self.candidate, "candidate"),
             gallery=replace(
-                gallery,
-                reference=seen(gallery.reference, "reference"),
-                candidate=seen(gallery.candidate, "candidate"),
+                gallery, reference=seen(gallery.reference, "reference"), candidate=seen(gallery.candidate, "candidate")
             ),
         )
 

@@ -23,14 +23,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from holdfast.core.errors import (
-    Described,
-    HoldfastError,
-    OutOfRange,
-    UnknownName,
-    check_no_blanks,
-    check_not_blank,
-)
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, UnknownName, check_no_blanks, check_not_blank
 from holdfast.service.canary_file import Size, Text, check_finite, parsed, read, written
 
 Kind = Literal["centre", "whiten", "combat"]

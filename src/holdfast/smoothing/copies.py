@@ -72,12 +72,7 @@ class Copies:
         return cls(population, row, sigma, population.run.noise([population.images.ids[row]]).fork("smoothing"))
 
     def reduced(
-        self,
-        purpose: str,
-        count: int,
-        work: Callable[[Codes], Observed],
-        centre: Tensor | None = None,
-        drawn: int = 0,
+        self, purpose: str, count: int, work: Callable[[Codes], Observed], centre: Tensor | None = None, drawn: int = 0
     ) -> Observed:
         """Apply ``work`` to the embeddings of noisy copies, block by block.
 

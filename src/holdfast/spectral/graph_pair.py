@@ -72,9 +72,7 @@ class CKNN(GraphConstruction):
         graph = union(near.index)
         k = near.index.shape[1]
         lengths = Graph.of(
-            graph.n,
-            np.stack([np.repeat(np.arange(graph.n), k), near.index.ravel()], axis=1),
-            near.distance.ravel(),
+            graph.n, np.stack([np.repeat(np.arange(graph.n), k), near.index.ravel()], axis=1), near.distance.ravel()
         ).weights  # in the order of the edges of `graph`
         radius = near.distance[:, -1]
         kept = lengths < self.delta * np.sqrt(radius[graph.edges[:, 0]] * radius[graph.edges[:, 1]])

@@ -38,11 +38,7 @@ from holdfast.measure.observation import Joint, pictures_of, population_warnings
 from holdfast.measure.population import Population
 from holdfast.report.text import radius_in_print
 
-QUANTITIES = {
-    "retrieval": "attack_radius",
-    "impersonation": "impersonation_radius",
-    "overlap": "overlap_radius",
-}
+QUANTITIES = {"retrieval": "attack_radius", "impersonation": "impersonation_radius", "overlap": "overlap_radius"}
 UNPAIRED = f"not attacked, so that no two pairs share an image; or {UNDEFINED}"
 
 

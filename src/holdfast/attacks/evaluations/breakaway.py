@@ -22,15 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.attacks.attacked_codes import (
-    SIZES,
-    UNDEFINED,
-    Case,
-    Pairwise,
-    Untargeted,
-    cases,
-    nearest_image,
-)
+from holdfast.attacks.attacked_codes import SIZES, UNDEFINED, Case, Pairwise, Untargeted, cases, nearest_image
 from holdfast.attacks.attacked_evaluation import AttackedEvaluation, check_objective
 from holdfast.attacks.attacked_radii import Searched
 from holdfast.attacks.base import Attack

@@ -32,13 +32,7 @@ from holdfast.synthetic.score import (
     expected_bound,
     score,
 )
-from holdfast.synthetic.synbench_findings import (
-    ScoringInputs,
-    estimates,
-    estimates_at,
-    size_curves,
-    synbench_warnings,
-)
+from holdfast.synthetic.synbench_findings import ScoringInputs, estimates, estimates_at, size_curves, synbench_warnings
 
 POINTS = 101
 FINE = tuple(k / 20 for k in range(1, 101))
