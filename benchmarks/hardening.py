@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import holdfast as hf
-from holdfast.training.agreement import agreement
+from holdfast.training.hardening import agreement
 
 
 def main() -> None:

@@ -21,8 +21,7 @@ import torch
 import holdfast as hf
 from holdfast.commands.harden import parted
 from holdfast.core.balls import Ball, read_ball
-from holdfast.training.agreement import agreement
-from holdfast.training.harden_recipe import recipe_for
+from holdfast.training.hardening import agreement, recipe_for
 
 ENCODER, RATE = "builtin:digits-contrastive", 1e-3
 ROWS: Mapping[str, Mapping[str, Any]] = {

@@ -21,8 +21,7 @@ from holdfast.core.records import Result
 from holdfast.measure.population import Population
 from holdfast.probes.base import Probe
 from holdfast.probes.evaluations.robust_accuracy import RobustAccuracy
-from holdfast.probes.hardened import RobustProbe
-from holdfast.probes.linear import Linear
+from holdfast.probes.linear import Linear, RobustProbe
 from holdfast.synthetic.evaluations.synbench import SynBench
 from holdfast.transforms.base import Transform, transformed
 

@@ -21,8 +21,7 @@ from jaxtyping import Float
 import holdfast as hf
 from holdfast.commands.train import train
 from holdfast.core.balls import Linf
-from holdfast.training.agreement import Promise
-from holdfast.training.harden_recipe import recipe_for
+from holdfast.training.hardening import Promise, recipe_for
 
 ENCODER, IMAGES = "builtin:digits-contrastive", "builtin:digits-train"
 TAUGHT, POOL, GROUP = 200, 1000, 4

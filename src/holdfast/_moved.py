@@ -117,15 +117,14 @@ data.reading.stores: data.reading.endings
 data.remote: data.remote.stored_arrays
 encoders.architectures.base: encoders.architectures.loaded
 encoders.architectures.plain: encoders.architectures.digits encoders.architectures.rvcl
-encoders.exported.program: encoders.exported.archive
-encoders.exported.rules: encoders.exported.expressions
+encoders.exported.program: encoders.exported.archive encoders.exported.expressions encoders.exported.rules
 encoders.huggingface.files: encoders.huggingface.images encoders.huggingface.texts
 encoders.loading.inputs: encoders.loading.torchvision_operators encoders.loading.factory
 encoders.loading.library_transform: encoders.loading.stated
 encoders.loading.weights: encoders.loading.weight_files encoders.loading.zipped
 encoders.onnx.files: encoders.onnx.inputs
+encoders.onnx.graph: encoders.onnx.attributes encoders.onnx.operators
 encoders.onnx.layers: encoders.onnx.call encoders.onnx.shapes
-encoders.onnx.operators: encoders.onnx.attributes
 geometry.classes: evaluations.geometry.classes evaluations.geometry.hubs evaluations.geometry.margins
 geometry.evaluations.alignment: evaluations.geometry.alignment
 geometry.evaluations.geometry: evaluations.geometry.geometry
@@ -145,7 +144,7 @@ probes.base: probes.chance
 probes.evaluations.probe_accuracy: evaluations.probed.probe_accuracy
 probes.evaluations.probe_radius: evaluations.probed.probe_radius
 probes.evaluations.robust_accuracy: evaluations.probed.robust_accuracy
-probes.hardened: probes.noise probes.robust probes.synbench_robust
+probes.linear: probes.noise probes.robust probes.synbench_robust probes.hardened
 probes.own_encoder: probes.filtered probes.fine_tuned probes.robust_ssl
 probes.probed_codes: evaluations.probed.findings evaluations.probed.observations
 probes.text: probes.prompts
@@ -181,6 +180,7 @@ run.run: execution.session
 run.scheduler: execution.table.interim execution.table.rounds execution.table.steps
 run.shards: execution.computing.shards execution.computing.turns
 run.table: execution.table execution.table.duration execution.table.preparation
+service.canary: service.canary_images
 service.canary_file: service.canary_url
 service.drift_findings: evaluations.deployed.comparison evaluations.deployed.moved evaluations.deployed.new_images
 service.edited_codes: evaluations.deployed.closest_edit evaluations.deployed.observations service.closest_edit
@@ -217,13 +217,13 @@ spectral.spade_findings: spectral.comparisons
 spectral.stability: spectral.tensors
 synthetic.evaluations.synbench: evaluations.synthetic.curves evaluations.synthetic.synbench
 synthetic.mixture: synthetic.bayes synthetic.linf synthetic.moments synthetic.rules
-synthetic.score: synthetic.reference synthetic.suggestion
+synthetic.score: synthetic.reference synthetic.suggestion synthetic.accuracies
 synthetic.synbench_findings: evaluations.synthetic.findings evaluations.synthetic.uncertainty
 synthetic.synbench_findings: evaluations.synthetic.warnings
 training.adversaries.base: training.adversaries.loss training.adversaries.noise training.adversaries.targeted
 training.adversaries.base: training.adversaries.untargeted training.adversary training.adversaries.attacks
 training.feed: training.loop.feed training.native
-training.harden_recipe: commands.harden.recipe
+training.hardening: commands.harden.recipe training.agreement training.harden_recipe
 training.health: training.loop.checkpoints training.loop.health training.loop.interruption training.page
 training.learner: training.components.heads
 training.loop: training.loop.beginning training.loop.training

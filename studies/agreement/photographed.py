@@ -22,7 +22,7 @@ from torch.nn.functional import avg_pool2d
 
 import holdfast as hf
 from holdfast.core.balls import Linf
-from holdfast.training.harden_recipe import recipe_for
+from holdfast.training.hardening import recipe_for
 from studies.agreement.kept_apart import QUANTISED
 from studies.agreement.members import DOMAINS, Member
 

@@ -14,8 +14,7 @@ from holdfast.attacks.objectives.simple import margin_of_logits as margin
 from holdfast.attacks.presets import read_attack
 from holdfast.measure.population import Population
 from holdfast.probes.base import Probe
-from holdfast.probes.hardened import RobustProbe
-from holdfast.probes.linear import Linear
+from holdfast.probes.linear import Linear, RobustProbe
 from holdfast.synthetic.score import BUDGETS, suggested_budget
 from holdfast.transforms.base import transformed
 from studies.claims.certificates import kept

@@ -10,8 +10,7 @@ import holdfast as hf
 from holdfast.attacks.presets import read_attack
 from holdfast.core.divergences import Cosine, L2Distance
 from holdfast.measure.population import Population
-from holdfast.probes.hardened import NoiseProbe
-from holdfast.probes.linear import Linear
+from holdfast.probes.linear import Linear, NoiseProbe
 from holdfast.probes.own_encoder import LowPassProbe
 from studies.claims.answers import right
 from studies.claims.certificates import kept

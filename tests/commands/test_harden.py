@@ -23,8 +23,7 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
 from holdfast.run.engines.ray import Ray
-from holdfast.training.agreement import agreement, agreement_of
-from holdfast.training.harden_recipe import batch_of, recipe_for
+from holdfast.training.hardening import agreement, agreement_of, batch_of, recipe_for
 from holdfast.training.recipe import Recipe
 from tests.facts import refused, says
 from tests.samples import digits

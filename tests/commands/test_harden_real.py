@@ -13,8 +13,7 @@ from holdfast.commands.harden import parted
 from holdfast.commands.train import train
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.training.agreement import agreement_of
-from holdfast.training.harden_recipe import recipe_for
+from holdfast.training.hardening import agreement_of, recipe_for
 
 pytest.importorskip("lightning_fabric")
 

@@ -22,8 +22,7 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.encoders import Options, load
 from holdfast.encoders.baseline import random_init
-from holdfast.encoders.exported.program import PROGRAM
-from holdfast.encoders.exported.rules import UnlistedError
+from holdfast.encoders.exported.program import PROGRAM, UnlistedError
 from holdfast.run import checkup as doctor
 from tests.encoders import factories
 from tests.encoders.test_checkpoint import Malicious

@@ -18,8 +18,7 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.encoders import Options, load
 from holdfast.encoders.baseline import random_init
 from holdfast.encoders.loading.inputs import declare_missing_operators
-from holdfast.encoders.onnx.graph import OnnxModule, parse
-from holdfast.encoders.onnx.operators import OPERATORS
+from holdfast.encoders.onnx.graph import OPERATORS, OnnxModule, parse
 from holdfast.run import checkup as doctor
 from tests.encoders import factories
 from tests.encoders.onnx_cases import CASES, Case

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.onnx.graph import OnnxModule, parse
-from holdfast.encoders.onnx.operators import ATTRIBUTES, OPERATORS
+from holdfast.encoders.onnx.graph import ATTRIBUTES, OPERATORS, OnnxModule, parse
 
 onnx = pytest.importorskip("onnx")
 node = pytest.importorskip("onnx.backend.test.case.node")

@@ -12,8 +12,7 @@ from holdfast.core.noise import Noise
 from holdfast.core.run_settings import RunSettings
 from holdfast.measure.population import Population
 from holdfast.probes.base import Probe
-from holdfast.probes.hardened import RobustProbe
-from holdfast.probes.linear import Linear, batches
+from holdfast.probes.linear import Linear, RobustProbe, batches
 from tests.probes.known import clouds
 
 

@@ -16,8 +16,7 @@ from holdfast.data import load
 from holdfast.measure.evaluation import settings
 from holdfast.measure.population import Population
 from holdfast.probes.base import Probe
-from holdfast.probes.hardened import NoiseProbe
-from holdfast.probes.linear import CROPS, RECIPES, Linear, LinearScores, descended, logistic_regression
+from holdfast.probes.linear import CROPS, RECIPES, Linear, LinearScores, NoiseProbe, descended, logistic_regression
 from holdfast.probes.own_encoder import LowPassProbe
 from tests.probes.known import accuracy, clouds, population
 from tests.samples import DIGITS, builtin, published

@@ -7,9 +7,8 @@ import torch
 
 from holdfast.core.balls import L2
 from holdfast.core.errors import HoldfastError
-from holdfast.probes import hardened as synbench_robust
-from holdfast.probes.hardened import RobustProbe, SynBenchRobustProbe
-from holdfast.probes.linear import Linear
+from holdfast.probes import linear
+from holdfast.probes.linear import Linear, RobustProbe, SynBenchRobustProbe
 from holdfast.synthetic.evaluations.synbench import SynBench
 from holdfast.synthetic.score import BUDGETS, suggested_budget
 from tests.probes.known import population
@@ -25,7 +24,7 @@ def test_the_radius_is_the_budget_with_the_best_score_of_the_evaluation() -> Non
 
 @pytest.mark.parametrize(("budget", "alike"), [(0.4, RobustProbe(L2(0.4), epochs=1, steps=2)), (0.0, Linear())])
 def test_it_learns_as_the_robust_probe_does_at_that_radius(budget: float, alike, monkeypatch) -> None:
-    monkeypatch.setattr(synbench_robust, "suggested_budget", lambda population, samples: budget)
+    monkeypatch.setattr(linear, "suggested_budget", lambda population, samples: budget)
     asked, probe = population(), SynBenchRobustProbe(epochs=1, steps=2)
     learned, expected = probe.learn(asked), alike.learn(asked)
     assert all(torch.equal(learned[name], expected[name]) for name in ("weight", "bias", "classes"))

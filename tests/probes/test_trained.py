@@ -19,8 +19,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.measure.population import Population
 from holdfast.measure.store import Store, key_of
 from holdfast.probes.base import Probe, probes
-from holdfast.probes.hardened import NoiseProbe, RobustProbe
-from holdfast.probes.linear import Linear, LinearScores, logistic_regression
+from holdfast.probes.linear import Linear, LinearScores, NoiseProbe, RobustProbe, logistic_regression
 from holdfast.probes.own_encoder import FineTuned, LowPassProbe
 from holdfast.transforms.base import transformed
 from holdfast.transforms.filters import LowPass

@@ -15,8 +15,7 @@ from studies.pretraining.cases import Case
 from studies.pretraining.under_change import Study
 
 import holdfast as hf
-from holdfast.probes.hardened import RobustProbe
-from holdfast.probes.linear import Linear
+from holdfast.probes.linear import Linear, RobustProbe
 
 MATERIAL = Material(Path("reference"), None, Path("work"))
 

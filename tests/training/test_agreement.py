@@ -32,8 +32,7 @@ from holdfast.report import write
 from holdfast.training import loop
 from holdfast.training.adversaries.base import OnLoss, in_training
 from holdfast.training.adversaries.edits import Edits
-from holdfast.training.agreement import Promise, shift_of, watch_of
-from holdfast.training.harden_recipe import recipe_for
+from holdfast.training.hardening import Promise, recipe_for, shift_of, watch_of
 from holdfast.training.health import rank_of
 from holdfast.training.learner import Batch, Setting
 from holdfast.training.objectives.teachers import FIRST_MULTIPLIER, Distillation, DistillationLearner

@@ -17,8 +17,7 @@ from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.training.agreement import agreement_of
-from holdfast.training.harden_recipe import recipe_for
+from holdfast.training.hardening import agreement_of, recipe_for
 from holdfast.training.learner import TrainingObjective, training_objectives
 from holdfast.training.recipe import Recipe
 from tests.samples import digits

@@ -35,9 +35,21 @@ from holdfast.measure.store import versions
 from holdfast.run import inputs as loading
 from holdfast.run.engines.processes import torch_threads
 from holdfast.run.inputs import NamedEncoder, NamedImages, checked, loading_of, reference_or_images
-from holdfast.service.canary import WEIGHTS, Canary, CanaryCheck, Vectors, digest, median_distance, norms
+from holdfast.service.canary import (
+    WEIGHTS,
+    Canary,
+    CanaryCheck,
+    Pictures,
+    Vectors,
+    check_pictures,
+    digest,
+    from_files,
+    median_distance,
+    norms,
+    pictures_of,
+    side_for,
+)
 from holdfast.service.canary_file import MOST_IMAGES, Header, embed_by
-from holdfast.service.canary_images import Pictures, check_pictures, from_files, pictures_of, side_for
 from holdfast.service.parity import ROUNDING
 
 PROBED = 8

@@ -49,10 +49,9 @@ from holdfast.run.inputs import NamedEncoder, NamedImages, load_encoder, loading
 from holdfast.smoothing.evaluations.feature_smoothing import FeatureSmoothing
 from holdfast.smoothing.evaluations.randomized_smoothing import RandomizedSmoothing
 from holdfast.smoothing.evaluations.smoothed_retrieval import SmoothedRetrieval
-from holdfast.training import agreement as agreed
+from holdfast.training import hardening
 from holdfast.training.adversaries.edits import Edits
-from holdfast.training.agreement import Promise, agreement_of, promise_of, watch_of
-from holdfast.training.harden_recipe import LEAST_BATCH, recipe_for
+from holdfast.training.hardening import LEAST_BATCH, Promise, agreement_of, promise_of, recipe_for, watch_of
 from holdfast.training.loop import WATCHED
 from holdfast.training.recipe import Recipe
 from holdfast.transforms.severity import edit_names
@@ -283,11 +282,11 @@ def _with_promise(run: EvaluatedRun, promise: Promise, original: Encoder, harden
     """Return ``run`` with the promise as one more result, which its folder and its report then have, too."""
     settings = {"asked": promise.asked, "original": original.fingerprint}
     result = Result(
-        evaluation=agreed.NAME,
-        version=agreed.VERSION,
+        evaluation=hardening.NAME,
+        version=hardening.VERSION,
         title="Agreement with the original encoder",
         meaning="How similar embeddings of clean images are to those before hardening, on images that training did not use.",
-        headline=(agreed.NAME,),
+        headline=(hardening.NAME,),
         robustness=False,
         encoder=hardened.encoder_info,
         images=hardened.images_info,
@@ -297,8 +296,8 @@ def _with_promise(run: EvaluatedRun, promise: Promise, original: Encoder, harden
     )
     store, encoder = Store(run.folder), hardened.encoder
     key = Key(
-        kind=agreed.NAME,
-        version=agreed.VERSION,
+        kind=hardening.NAME,
+        version=hardening.VERSION,
         settings=settings,
         encoder=encoder.fingerprint,
         images=hardened.images.fingerprint,
@@ -306,7 +305,7 @@ def _with_promise(run: EvaluatedRun, promise: Promise, original: Encoder, harden
         precision=hardened.run.precision,
         name=encoder.name,
     )
-    store.expect([Cell(evaluation=agreed.NAME, encoder=encoder.name, result=key.stem, made_from=())])
+    store.expect([Cell(evaluation=hardening.NAME, encoder=encoder.name, result=key.stem, made_from=())])
     store.finish(key, result)
     if run.page is not None:
         write_report(store, run.folder)

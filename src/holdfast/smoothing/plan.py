@@ -27,7 +27,7 @@ from holdfast.core.statistics.summaries import Better, summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.observation import Joint, line_of
 from holdfast.probes.base import Probe
-from holdfast.probes.hardened import NoiseProbe
+from holdfast.probes.linear import NoiseProbe
 from holdfast.probes.neighbours import Knn
 from holdfast.smoothing.copies import Stopping, farthest, kept_ranks, needed_draws
 from holdfast.smoothing.index import BETA, Smoothing, abstains, deviation, mass, quantile

@@ -22,10 +22,8 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.measure.population import Population
 from holdfast.measure.store import Store
 from holdfast.run import shards
-from holdfast.synthetic import accuracies
-from holdfast.synthetic.accuracies import RuleAccuracies
 from holdfast.synthetic.evaluations.synbench import SynBench
-from holdfast.synthetic.score import expected_bound, reference, score
+from holdfast.synthetic.score import RuleAccuracies, expected_bound, reference, score
 from tests import samples
 from tests.facts import refused
 from tests.filled import fill_table
@@ -76,7 +74,7 @@ def test_rules_are_tested_on_samples_that_they_were_not_fitted_to() -> None:
 
 @pytest.mark.slow
 def test_more_numbers_than_fit_are_refused_with_what_to_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accuracies, "MOST_NUMBERS", 250)
+    monkeypatch.setattr("holdfast.synthetic.score.MOST_NUMBERS", 250)
     population = Population(encoder(), Images(torch.rand(3, 1, 4, 4)), RunSettings())
     with pytest.raises(HoldfastError, match=r"64 embeddings of 16 features.*--set synbench.samples=15"):
         RuleAccuracies((1.0,), (0.0,), 64, 10**6, "ones").observe(population, [0])

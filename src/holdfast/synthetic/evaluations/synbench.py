@@ -17,19 +17,21 @@ from holdfast.core.run_settings import Observed
 from holdfast.measure.evaluation import LATER, Evaluation, Sizes
 from holdfast.measure.observation import Joint, Observation, line_of
 from holdfast.measure.population import Population
-from holdfast.synthetic.accuracies import FEWEST, RuleAccuracies, features
 from holdfast.synthetic.mixture import DIRECTIONS, NORMS, check_budgets
 from holdfast.synthetic.score import (
     BUDGETS,
     ENCODINGS,
+    FEWEST,
     MODES,
     SAMPLES,
     SCALES,
     THRESHOLDS,
     Allowed,
+    RuleAccuracies,
     allowed,
     expected_above,
     expected_bound,
+    features,
     score,
 )
 from holdfast.synthetic.synbench_findings import ScoringInputs, estimates, estimates_at, size_curves, synbench_warnings
