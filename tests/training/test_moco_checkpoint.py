@@ -141,7 +141,7 @@ def filled(path: Path, objective: MoCoV2 = OBJECTIVE) -> tuple[MoCoV2Learner, to
 def assert_equal_networks(learner: MoCoV2Learner, authors: Authors) -> None:
     theirs = copy.deepcopy(authors.moco)
     theirs.follow()  # which theirs does at the beginning of the next step
-    for ours, side in ((learner.query_network, theirs.encoder_q), (learner.key_network, theirs.encoder_k)):
+    for ours, side in ((learner.network, theirs.encoder_q), (learner.key_network, theirs.encoder_k)):
         expected = [*side.state_dict().values()]
         found = [*ours.state_dict().values()]
         assert len(found) == len(expected) > 10
@@ -198,7 +198,7 @@ def test_a_stripped_file_starts_afresh_what_it_lacks_and_says_so(tmp_path: Path)
     with pytest.warns(HoldfastWarning) as warned:
         learner, optimiser = filled(written({"epoch": 200, "arch": "resnet50", "state_dict": state}, tmp_path))
     assert all(word in str(warned[0].message) for word in ("key network", "queue", "momentum"))
-    for query, key in zip(learner.query_network.parameters(), learner.key_network.parameters(), strict=True):
+    for query, key in zip(learner.network.parameters(), learner.key_network.parameters(), strict=True):
         assert torch.equal(query, key)
         assert query is not key
     assert not optimiser.state_dict()["state"]

@@ -176,12 +176,6 @@ def begin(pixels: Pixels, ball: Ball, noise: Noise, domain: Domain) -> Pixels:
 
     In a sparse ball, all pixels moved inward at once would share the radius.
 
-    Args:
-        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
-        ball: Perturbation set around each clean image; its radius is in pixel units.
-        noise: Random streams, one per image.
-        domain: Shape and range of the inputs.
-
     Returns:
         Starting points, shape (b, *pixels).
     """
@@ -190,12 +184,6 @@ def begin(pixels: Pixels, ball: Ball, noise: Noise, domain: Domain) -> Pixels:
 
 def inward_start(pixels: Pixels, ball: Ball, noise: Noise, domain: Domain) -> Pixels:
     """Draw a uniform point of the ball; mirror pixels that have too little room on one side.
-
-    Args:
-        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
-        ball: Perturbation set around each clean image; its radius is in pixel units.
-        noise: Random streams, one per image.
-        domain: Shape and range of the inputs.
 
     Returns:
         Starting points, shape (b, *pixels).
@@ -220,12 +208,6 @@ def ascend(
     """Follow the gradient from ``start`` and keep the best point on the way.
 
     Args:
-        encoder: Encoder under attack.
-        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
-        objective: Function of embeddings (b, d) to maximise; it returns one gain per image, shape (b,).
-        ball: Perturbation set around each clean image; its radius is in pixel units.
-        start: Starting points, shape (b, *pixels).
-        steps: Gradient steps.
         first: Length of the first step as a fraction of the radius, for each image or for all.
         look: Returns gain and gradient at a point, and may remember the point.
 
@@ -283,8 +265,6 @@ def direction(ball: Ball, moved: Pixels, gradient: Pixels, encoder: Encoder, spr
     """Steepest unit step at ``moved``.
 
     Args:
-        ball: Perturbation set around each clean image; its radius is in pixel units.
-        moved: Current points, shape (b, *pixels).
         gradient: Gradient of the objective there, shape (b, *pixels).
         encoder: Encoder whose domain limits the step.
         spread: Fraction of coordinates that a step in a sparse ball may use.
@@ -298,9 +278,7 @@ def inside(pixels: Pixels, moved: Pixels, ball: Ball, encoder: Encoder) -> Pixel
     """Project ``moved`` onto the ball around ``pixels``, then clip to the domain.
 
     Args:
-        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
         moved: Points to project, shape (b, *pixels).
-        ball: Perturbation set around each clean image; its radius is in pixel units.
         encoder: Encoder whose domain limits the result.
     """
     return encoder.domain.clip(pixels + ball.project(moved - pixels))
@@ -327,7 +305,6 @@ def attack_together(
 
     Args:
         attacks: Different attacks.
-        encoder, pixels, objective, ball, noise: As an ``Attack`` takes them.
         judge: Gain that decides in the end, where the attacks maximise another because it has no gradient.
 
     Returns:

@@ -165,7 +165,6 @@ class AdversarialImages(Observation):
 
         Args:
             preset: Objective, attack and ball.
-            population: Images of the run with their clean embeddings.
 
         Raises:
             HoldfastError: The objective, the attack and the images do not fit together.
@@ -190,7 +189,6 @@ class AdversarialImages(Observation):
         """Images that are attacked together as ``row``.
 
         Args:
-            population: Images of the run with their clean embeddings.
             row: Row of the observation: an image, or a batch if ``batch`` is set.
 
         Returns:
@@ -245,10 +243,8 @@ def adversarial(
     """Turn what was ``observed`` into one entry per image or view.
 
     Args:
-        population: Images of the run with their clean embeddings.
         observation: Observation that was made.
         rows: Rows of the observation.
-        observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
     """
     if not rows:  # as the first of several ranks knows alone
         nothing = torch.empty(0)
@@ -277,10 +273,6 @@ def adversarial(
 
 def check_differentiable(objective: Objective, attack: Attack) -> None:
     """Check that a gradient attack has an objective with a gradient.
-
-    Args:
-        objective: Objective to maximise.
-        attack: Attack to run.
 
     Raises:
         HoldfastError: ``attack`` follows gradients, but the divergence of ``objective`` has none.

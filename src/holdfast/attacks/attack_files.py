@@ -46,7 +46,6 @@ def write_attack(
     """Write attacked images and their record into the folder of ``store``.
 
     Args:
-        population: Images of the run with their clean embeddings.
         preset: Objective, attack and ball that made the images.
         adversarial: Attacked images.
         store: Folder to write to.
@@ -207,7 +206,6 @@ def replay(population: Population, preset: Preset, path: Path) -> Replay:
     """Check saved pixels: range, ball and embeddings.
 
     Args:
-        population: Images of the run with their clean embeddings.
         preset: Attack that made the pixels.
         path: File of pixels.
     """

@@ -218,7 +218,6 @@ class Targeted(Observation):
 
         Args:
             attack: One of ``attacks``.
-            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
 
         Returns:
             ``ahead`` and ``back``: embeddings after the attack, each of shape (b, d).
@@ -229,8 +228,6 @@ class Targeted(Observation):
         """Images at ``rows`` after each attack towards their targets.
 
         Args:
-            population: Images of the run with their clean embeddings.
-            rows: Rows of the population.
             targets: Row of the target of each image.
 
         Returns:
@@ -282,10 +279,6 @@ class Pairwise(Observation):
     def at_retrieval(self, population: Population, rows: Sequence[int]) -> Pixels:
         """Images at ``rows`` attacked past any of their nearest neighbours.
 
-        Args:
-            population: Images of the run with their clean embeddings.
-            rows: Rows of the population.
-
         Returns:
             Attacked images, shape (b, *pixels).
         """
@@ -298,9 +291,6 @@ def facing_neighbours(population: Population, rows: Sequence[int], divergence: D
     """Attack context of images against their nearest neighbours.
 
     Args:
-        population: Images of the run with their clean embeddings.
-        rows: Rows of the population.
-        divergence: Distance between embeddings, fitted if it needs to be.
         count: Neighbours per image, from the reference set if there is one.
     """
     near = population.nearest(divergence, population.codes[list(rows)], rows, count)
@@ -309,12 +299,6 @@ def facing_neighbours(population: Population, rows: Sequence[int], divergence: D
 
 def attacked_pixels(context: AttackContext, objective: Objective, attack: Attack, ball: Ball) -> Pixels:
     """Images of ``context`` after one attack.
-
-    Args:
-        context: Images under attack.
-        objective: Objective to maximise.
-        attack: Attack to run.
-        ball: Perturbation set around each clean image; its radius is in pixel units.
 
     Returns:
         Attacked images, shape (b, *pixels).
@@ -330,10 +314,7 @@ def attacked_by_each(
     If the divergence has no gradient, attacks maximise ℓ2 and the divergence judges where they ended.
 
     Args:
-        context: Images under attack.
-        objective: Objective to maximise.
         attacks: Attacks to run.
-        ball: Perturbation set around each clean image; its radius is in pixel units.
 
     Returns:
         One tensor per attack, each of shape (b, *pixels).
@@ -404,8 +385,6 @@ def change(clean: Pixels, attacked: Pixels, domain: Domain, radius: float) -> Pi
 
     Args:
         clean: Clean images, shape (b, *pixels).
-        attacked: Attacked images, shape (b, *pixels).
-        domain: Shape and range of the inputs.
         radius: Perturbation size that the end of the range shows, in pixel units.
     """
     middle, half = (domain.low + domain.high) / 2, (domain.high - domain.low) / 2
@@ -416,8 +395,6 @@ def nearest_image(population: Population, divergence: Divergence, moved: Codes, 
     """The gallery image nearest to each attacked embedding: its own or one of another group.
 
     Args:
-        population: Images of the run with their clean embeddings.
-        divergence: Distance between embeddings, fitted if it needs to be.
         moved: Embeddings of attacked images, shape (b, d).
         rows: Row of the image that each embedding belongs to.
 

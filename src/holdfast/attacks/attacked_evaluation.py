@@ -74,9 +74,7 @@ class AttackedEvaluation(Evaluation):
         """Pictures of the images where a metric is largest and smallest: clean, attacked, change.
 
         Args:
-            population: Images of the run with their clean embeddings.
             rows: Rows that the findings are of.
-            findings: Findings with a series of ``quantity``.
             quantity: Metric that picks the images.
             attack: Takes case and rows and returns, by label, the attacked images and any others to show.
         """

@@ -74,11 +74,6 @@ class Searched:
 
         With groups, the second count is scaled as if all ``rows`` could pass each image.
 
-        Args:
-            rows: Rows of the population.
-            divergence: Distance between embeddings.
-            moved: Embeddings of the attacked images, shape (b, d).
-
         Returns:
             Two float tensors of shape (b,); nan where undefined and for copies. The second is None with a reference
             set.
@@ -153,8 +148,6 @@ def retrieval(population: Population, rows: Sequence[int], threat: Threat) -> Se
     Other images are those of the reference set if there is one.
 
     Args:
-        population: Images of the run with their clean embeddings.
-        rows: Rows of the population.
         threat: Objective of the attacker and its attacks at fixed radii.
     """
     if not population.bank_images:
@@ -181,8 +174,6 @@ def impersonation(population: Population, rows: Sequence[int], threat: Threat) -
     No clean image outside the partner's group is closer to the attacked embedding than the partner is.
 
     Args:
-        population: Images of the run with their clean embeddings.
-        rows: Rows of the population.
         threat: Objective of the attacker and its attacks at fixed radii.
     """
     divergence, climbed = population.fitted(threat.divergence), population.fitted(differentiable(threat.divergence))
@@ -211,8 +202,6 @@ def overlap(population: Population, rows: Sequence[int], threat: Threat) -> Sear
     """Event: the partner's attacked embedding is closer to the image than its own.
 
     Args:
-        population: Images of the run with their clean embeddings.
-        rows: Rows of the population.
         threat: Objective of the attacker and its attacks at fixed radii.
     """
     divergence, climbed = population.fitted(threat.divergence), population.fitted(differentiable(threat.divergence))
@@ -268,11 +257,6 @@ Rows = Int[np.ndarray, "n"]
 def neighbours(population: Population, rows: Sequence[int], divergence: Divergence) -> tuple[Rows, Rows]:
     """Row of each image, with copies as one, and row of its nearest clean neighbour.
 
-    Args:
-        population: Images of the run with their clean embeddings.
-        rows: Rows of the population.
-        divergence: Distance between embeddings.
-
     Returns:
         Two arrays of shape (b,); the second is -1 if all images are copies of one.
     """
@@ -290,7 +274,6 @@ def of_neighbours(findings: Findings, quantity: str, own: Rows, nearest: Rows) -
     """Give a radius intervals that allow for images that are each other's nearest.
 
     Args:
-        findings: Findings with a series of ``quantity``.
         quantity: Radius whose median and quartiles get new intervals.
         own: Row of each image.
         nearest: Row of the nearest other image of each.
@@ -364,12 +347,7 @@ class Radii(Observation):
         return {"radius": radii}
 
     def search(self, population: Population, rows: Sequence[int]) -> Search:
-        """Set up the search around the images at ``rows``.
-
-        Args:
-            population: Images of the run with their clean embeddings.
-            rows: Rows of the population.
-        """
+        """Set up the search around the images at ``rows``."""
         threat = Threat(self.divergence, self.rivals, self.fixed, self.pairwise, self.samples)
         return EVENTS[self.event](population, rows, threat)
 
@@ -377,8 +355,6 @@ class Radii(Observation):
         """Search for the nearest images that show the event.
 
         Args:
-            population: Images of the run with their clean embeddings.
-            rows: Rows of the population.
             search: Event to search for.
         """
         noise = population.run.noise([population.images.ids[row] for row in rows]).fork("radius", self.event)

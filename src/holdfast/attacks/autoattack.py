@@ -73,7 +73,9 @@ class ClassAttack(Attack):
         ball.check(encoder.domain)
         with torch.no_grad():
             logits = margin.logits(encoder.forward(pixels))
-        self.check_classes(logits.shape[1])
+        if (classes := logits.shape[1]) < self.fewest_classes:
+            setting, fix = f"{self.name}: classes of the probe", "name adaptive instead"
+            raise OutOfRange(setting, classes, f"at least {self.fewest_classes}", fix)
         others = other_classes(logits, margin.places)[:, : self.targets]
 
         def run(restart: int, target: int, left: Int[Tensor, "n"]) -> Pixels:
@@ -94,16 +96,6 @@ class ClassAttack(Attack):
         with torch.no_grad():
             return moved, margin(encoder.forward(moved))
 
-    def check_classes(self, classes: int) -> None:
-        """Check that a classifier has enough classes.
-
-        Raises:
-            OutOfRange: The loss is not defined for so few.
-        """
-        if classes < self.fewest_classes:
-            setting, fix = f"{self.name}: classes of the probe", "name adaptive instead"
-            raise OutOfRange(setting, classes, f"at least {self.fewest_classes}", fix)
-
     @abstractmethod
     def run(
         self, encoder: Encoder, pixels: Pixels, margin: ClassMargin, ball: Ball, noise: Noise, *, first: bool
@@ -111,11 +103,7 @@ class ClassAttack(Attack):
         """Run the attack once, from one start, at the classes that ``margin`` aims at.
 
         Args:
-            encoder: Encoder under attack.
-            pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
             margin: Classifier, correct classes and target classes.
-            ball: Perturbation set around each clean image; its radius is in pixel units.
-            noise: Random streams, one per image.
             first: True for the first start.
 
         Returns:
@@ -158,7 +146,6 @@ class APGD(ClassAttack):
 
 
 @final
-@dataclass(frozen=True)
 class FAB(ClassAttack):
     """Smallest perturbation that crosses a boundary, by projections on linearised boundaries (FAB)."""
 
@@ -296,8 +283,6 @@ def in_turn(
 
     Args:
         runs: Functions from rows to attacked images of these rows, shape (n, *pixels).
-        encoder: Encoder under attack.
-        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
         margin: Classifier and correct classes; images without a correct class are left as they are.
 
     Returns:
@@ -367,9 +352,6 @@ def on_surface(encoder: Encoder, pixels: Pixels, ball: Ball, noise: Noise, share
 
     Args:
         encoder: Encoder whose domain limits the point.
-        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
-        ball: Perturbation set around each clean image; its radius is in pixel units.
-        noise: Random streams, one per image.
         share: Fraction of the radius, 0 to 1.
     """
     delta = ball.sample(noise, pixels.shape[1:], pixels.dtype)
@@ -389,12 +371,9 @@ def nearest_errors(
     authors' program: its finds lie so near to the boundary that rounding takes them back.
 
     Args:
-        encoder: Encoder under attack.
-        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
         margin: Classifier, correct classes and target classes.
         ball: Its norm is minimised; its radius does not matter.
         steps: Projections.
-        start: Starting points, shape (b, *pixels).
 
     Returns:
         Nearest images, shape (b, *pixels), and the norms of their perturbations, shape (b,); infinite where none was
@@ -428,8 +407,6 @@ def nearest_boundary(
     """Linearised boundary nearest to each point: between the correct class and its target, or any other class.
 
     Args:
-        encoder: Encoder under attack.
-        moved: Current points, shape (b, *pixels).
         margin: Classifier, correct classes and target classes.
         ball: Ball whose norm measures the distance to a boundary.
 

@@ -123,8 +123,6 @@ def best_of(points: Sequence[Pixels], encoder: Encoder, objective: ObjectiveFunc
 
     Args:
         points: Attacked images, each of shape (b, *pixels).
-        encoder: Encoder under attack.
-        objective: Function of embeddings (b, d) to maximise; it returns one gain per image, shape (b,).
     """
     best, gain = points[0], objective(encoder.forward(points[0]))
     for point in points[1:]:
@@ -136,9 +134,7 @@ def gain_and_gradient(encoder: Encoder, pixels: Pixels, objective: ObjectiveFunc
     """Gain of each image and the gradient of the sum by the pixels: one forward, one backward.
 
     Args:
-        encoder: Encoder under attack.
         pixels: Current images, shape (b, *pixels).
-        objective: Function of embeddings (b, d) to maximise; it returns one gain per image, shape (b,).
 
     Returns:
         Gains, shape (b,), and gradient, shape (b, *pixels).
@@ -162,12 +158,6 @@ def gain_and_gradient(encoder: Encoder, pixels: Pixels, objective: ObjectiveFunc
 def assert_inside(encoder: Encoder, pixels: Pixels, attacked: Pixels, ball: Ball) -> None:
     """Assert that attacked images lie in the domain and, up to rounding, in the ball.
 
-    Args:
-        encoder: Encoder under attack.
-        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
-        attacked: Attacked images, shape (b, *pixels).
-        ball: Perturbation set around each clean image; its radius is in pixel units.
-
     Raises:
         AssertionError: An image lies outside.
     """
@@ -180,13 +170,7 @@ def assert_inside(encoder: Encoder, pixels: Pixels, attacked: Pixels, ball: Ball
 
 
 def within(pixels: Pixels, attacked: Pixels, ball: Ball) -> Bool[Tensor, "b"]:
-    """True for attacked images that lie in the ball around ``pixels``, up to rounding.
-
-    Args:
-        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
-        attacked: Attacked images, shape (b, *pixels).
-        ball: Perturbation set around each clean image; its radius is in pixel units.
-    """
+    """True for attacked images that lie in the ball around ``pixels``, up to rounding."""
     # One rounding per pixel of x + delta and of its difference with x, in proportion to their size.
     eps = torch.finfo(attacked.dtype).eps
     largest = torch.maximum(pixels.abs(), attacked.abs()).clamp_min_(ball.radius)

@@ -76,10 +76,6 @@ class SquareAttack(Attack):
 def stripes(pixels: Pixels, noise: Noise) -> Pixels:
     """Random vertical stripes to start from: they move convolutional networks far.
 
-    Args:
-        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
-        noise: Random streams, one per image.
-
     Returns:
         One sign per channel and column, -1 or 1, shape (b, *pixels).
     """
@@ -93,9 +89,7 @@ def windows(pixels: Pixels, share: float, noise: Noise) -> tuple[Tensor, Tensor]
     """Random window of each image and one sign per channel.
 
     Args:
-        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
         share: Fraction of the image area that the window covers, in (0, 1].
-        noise: Random streams, one per image.
 
     Returns:
         Mask of the windows and the signs, each of shape (b, *pixels).

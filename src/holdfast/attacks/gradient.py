@@ -77,11 +77,7 @@ def random_start(pixels: Pixels, ball: Ball, noise: Noise, share: float, domain:
     """Uniform point of the ball shrunk to a fraction of its radius, clipped to the domain.
 
     Args:
-        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
-        ball: Perturbation set around each clean image; its radius is in pixel units.
-        noise: Random streams, one per image.
         share: Fraction of the radius, 0 to 1; 0 returns the clean images.
-        domain: Shape and range of the inputs.
     """
     if share == 0:
         return pixels
@@ -96,11 +92,6 @@ def ascend(
     The gain is -inf where it is not needed: at the last point of the only restart.
 
     Args:
-        encoder: Encoder under attack.
-        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
-        start: Starting points, shape (b, *pixels).
-        objective: Function of embeddings (b, d) to maximise; it returns one gain per image, shape (b,).
-        ball: Perturbation set around each clean image; its radius is in pixel units.
         attack: Settings: steps, step size, and which point to keep.
     """
     length = attack.stride * ball.radius if attack.step is None else attack.step
@@ -141,7 +132,6 @@ def read_out(
 
     Args:
         attacks: Attacks that differ in the number of steps.
-        encoder, pixels, objective, ball, noise: As an ``Attack`` takes them.
     """
     ball.check(encoder.domain)
     points, taken = list[Pixels](), 0
@@ -160,12 +150,7 @@ def stepped(pixels: Pixels, moved: Pixels, gradient: Pixels, length: float, ball
     """Take one gradient step, then project onto the ball and clip to the domain.
 
     Args:
-        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
-        moved: Current points, shape (b, *pixels).
-        gradient: Gradient at ``moved``, shape (b, *pixels).
         length: Step size in pixel units.
-        ball: Perturbation set around each clean image; its radius is in pixel units.
-        domain: Shape and range of the inputs.
     """
     if ball.sparse:
         gradient = passable(moved, gradient, domain)
@@ -177,11 +162,6 @@ def passable(moved: Pixels, gradient: Pixels, domain: Domain) -> Pixels:
     """Set the gradient to 0 where a pixel is at the edge of the range and would leave it.
 
     A sparse step would otherwise be spent, step after step, on a pixel that cannot move.
-
-    Args:
-        moved: Current points, shape (b, *pixels).
-        gradient: Gradient at ``moved``, shape (b, *pixels).
-        domain: Shape and range of the inputs.
     """
     stuck = ((moved >= domain.high) & (gradient > 0)) | ((moved <= domain.low) & (gradient < 0))
     return gradient.masked_fill(stuck, 0)

@@ -155,7 +155,6 @@ def on_unit_ball(encoder: Encoder, centres: Pixels, radii: Float[Tensor, "b"]) -
     The weights are not copied, since this is called at every radius that is tried.
 
     Args:
-        encoder: Encoder under attack.
         centres: Clean images, shape (b, *pixels).
         radii: Radius of each image in pixel units, shape (b,).
 

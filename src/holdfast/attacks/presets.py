@@ -171,8 +171,6 @@ def rivals_of(population: Population, rows: Sequence[int], objective: Objective)
     """Embeddings of the other images that ``objective`` compares each image with.
 
     Args:
-        population: Images of the run with their clean embeddings.
-        rows: Rows of the population.
         objective: Objective, which says whether it needs none, the nearest or random images.
 
     Returns:

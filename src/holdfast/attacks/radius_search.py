@@ -58,8 +58,6 @@ def minimum_norm(
     Args:
         encoder, pixels, objective: As an ``Attack`` takes them.
         widest: Ball whose norm is minimised; its radius is the largest perturbation to search.
-        steps: Gradient steps.
-        noise: Random streams, one per image.
 
     Returns:
         The nearest images and where the search ended, each of shape (b, *pixels) and within ``widest``.
@@ -154,7 +152,6 @@ class Goal:
         """Interpolate between the clean images and ``points``.
 
         Args:
-            points: Perturbed images, shape (b, *pixels).
             shares: Fraction of the way from the clean image, 0 to 1, shape (b,).
         """
         moved = self.encoder.domain.clip(self.pixels + column(shares, points) * (points - self.pixels))
@@ -182,8 +179,6 @@ class Nearest:
         First, ``points`` move as close to the clean image as the event lasts.
 
         Args:
-            goal: Images and event.
-            points: Perturbed images, shape (b, *pixels).
             widest: Ball that names the norm.
         """
         happens = goal.happens(points)
@@ -211,10 +206,8 @@ def nearest_found(
     Only images that were not yet lost within a ball are attacked in it.
 
     Args:
-        goal: Images and event.
         attack: Attack at each radius that is tried.
         widest: Largest ball to search.
-        noise: Random streams, one per image.
         balls: Balls of fixed radius; only those of the norm of ``widest`` are used.
         attacked: Takes a ball and positions, returns one tensor of attacked images per attack.
     """
@@ -235,7 +228,6 @@ def nearest_events(goal: Goal, attack: Attack, widest: Ball, noise: Noise) -> Ne
         goal: the images and the event.
         attack: made at several radii; the minimum-norm attack beside it only where it looks at gradients itself.
         widest: the norm of the change, and the largest one searched for.
-        noise: one random stream per image.
     """
     nearest, ends = Nearest.clean(goal), goal.pixels
     if not attack.black_box:

@@ -16,7 +16,7 @@ from torch import Tensor
 from holdfast.core.divergences import Divergence
 from holdfast.core.pictures import ends, row
 from holdfast.core.points.counting import share_of_pairs_within, shares_within
-from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Picture, Series
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Picture, Series, grouped
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import number
 from holdfast.core.statistics.quantiles import quantile_influence
@@ -308,11 +308,8 @@ def relative(quantiles: Sequence[Series], near: Sequence[Shares], influences: Se
 
 def ladder_curves(estimates: Sequence[Estimate], words: Words) -> Iterator[Curve]:
     """Yield each quantity over the strengths of each family."""
-    lines: dict[tuple[str, str, str], list[Estimate]] = {}
-    for estimate in estimates:
-        if words.strength in estimate.conditions:
-            case = estimate.conditions
-            lines.setdefault((estimate.quantity, case[words.singular], case["divergence"]), []).append(estimate)
+    graded = [(each, each.conditions) for each in estimates if words.strength in each.conditions]
+    lines = grouped(((each.quantity, case[words.singular], case["divergence"]), each) for each, case in graded)
     for (quantity, family, divergence), points in lines.items():
         case, steps = {words.singular: family, "divergence": divergence}, range(1, len(points) + 1)
         levels = [float(words.level(step)) for step in steps]

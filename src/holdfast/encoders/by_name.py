@@ -57,7 +57,6 @@ def load(reference: str, options: Options | None = None) -> Encoder:
 
     Args:
         reference: Reference of the encoder.
-        options: Options of the caller.
 
     Raises:
         HoldfastError: The source is unknown, or the encoder cannot be loaded.

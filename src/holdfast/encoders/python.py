@@ -6,8 +6,6 @@ For encoders that come as a package, or whose weights have their own loader. The
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from holdfast.core.encoder import Encoder
 from holdfast.encoders.loading.inputs import InputSettings, build, encoder_from
 from holdfast.encoders.loading.reference import Options, split
@@ -15,7 +13,6 @@ from holdfast.encoders.loading.reference import Options, split
 SOURCE = "python"
 
 
-@dataclass(frozen=True)
 class Settings(InputSettings):
     """Settings of a reference to Python: the inputs of a module that does not state them."""
 

@@ -150,7 +150,6 @@ def head(bank: Population, copies: Sequence[Codes], recipe: str, name: str) -> O
 
 
 @final
-@dataclass(frozen=True)
 class Logits(Headed):
     """No head: the encoder returns the logits of its own classifier, output c for label c."""
 

@@ -257,7 +257,6 @@ class RobustSSL(Probe):
 
 
 @final
-@dataclass(frozen=True)
 class SLF(RobustSSL):
     """Standard linear fine-tuning of RobustSSL: a linear head on clean images."""
 
@@ -290,7 +289,6 @@ class Adversarial(RobustSSL):
 
 
 @final
-@dataclass(frozen=True)
 class ALF(Adversarial):
     """Adversarial linear fine-tuning of RobustSSL: a linear head on images attacked through the frozen encoder."""
 
@@ -302,7 +300,6 @@ class ALF(Adversarial):
 
 
 @final
-@dataclass(frozen=True)
 class AFF(Adversarial):
     """Adversarial full fine-tuning of RobustSSL: head and encoder by TRADES."""
 

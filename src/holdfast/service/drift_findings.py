@@ -55,7 +55,6 @@ def by_energy(result: Energies, whole: Linearised, sets: TwoSets) -> tuple[Estim
     Args:
         result: Energy distances under all assignments.
         whole: Energy distance of the true assignment.
-        sets: Both sets of embeddings.
     """
     others, clusters = result.statistics[1:], sets.clusters
     spread, value = result.spread or nan, whole.value
@@ -103,7 +102,6 @@ def by_classifier(
     """Area under the curve of a linear classifier, and its p-value.
 
     Args:
-        sets: Both sets of embeddings.
         scores: Score of each image that the classifier did not learn from, shape (q,).
         statistics: Statistic under each assignment, the true one first, shape (r,).
     """
@@ -118,7 +116,6 @@ def by_direction(sets: TwoSets, weights: Weights, count: int) -> tuple[Estimate,
     """Difference of both sets along each principal direction, with corrected p-values.
 
     Args:
-        sets: Both sets of embeddings.
         weights: Weights of the assignments.
         count: Number of directions.
     """
@@ -169,7 +166,6 @@ def beyond_support(
     """Fractions of images far from the reference set, and distances of each image.
 
     Args:
-        sets: Both sets of embeddings.
         alpha: Significance level, 0 to 1.
         rate: Expected fraction of images falsely declared new, 0 to 1.
     """
@@ -224,7 +220,6 @@ def sequential(sets: TwoSets, alpha: float, seed: int) -> Bet:
     """Bet against *nothing has changed*, in the order of the images' names.
 
     Args:
-        sets: Both sets of embeddings.
         alpha: Significance level, 0 to 1.
         seed: Seed that breaks ties.
     """

@@ -146,7 +146,6 @@ def rivals(population: Population, count: int) -> dict[int, int]:
     No image is in two of the pairs.
 
     Args:
-        population: Images of the run with their clean embeddings.
         count: Largest number of pairs, 1 or more.
     """
     if count < 1:
@@ -159,8 +158,6 @@ def edited(population: Population, rows: Sequence[int], edits: Sequence[Transfor
     """Embeddings of the images at ``rows`` under each edit.
 
     Args:
-        population: Images of the run with their clean embeddings.
-        rows: Rows of the population.
         edits: Edits to apply.
 
     Returns:

@@ -248,7 +248,6 @@ def findings(pair: Pair, k: int) -> tuple[Findings, Answers]:
 
     Args:
         pair: Embeddings by reference and candidate.
-        k: Neighbours to compare.
 
     Raises:
         HoldfastError: There are too few images for ``k`` neighbours, or the reference is collapsed.
@@ -274,7 +273,6 @@ def check_neighbours(k: int, count: int) -> None:
     """Check that there are enough images for ``k`` neighbours.
 
     Args:
-        k: Neighbours to compare.
         count: Images that may be neighbours.
 
     Raises:

@@ -322,7 +322,6 @@ def low_end(series: Series, kept: Kept, k: int, groups: Sequence[str]) -> Iterat
     Args:
         series: fraction of its neighbours that each query keeps.
         kept: the same, with the influence of each query.
-        k: neighbours that are compared.
         groups: group of each query; empty without groups.
     """
     # Without a series: image by image, two candidates would be compared as if images did not search each other.
@@ -342,7 +341,6 @@ def exchanged(kept: Kept, query: int, k: int) -> tuple[list[int], list[int]]:
     Args:
         kept: fractions kept, with their lists.
         query: position of the query.
-        k: neighbours that are compared.
     """
     assert kept.lists is not None
     before, after = (each[query, :k].tolist() for each in kept.lists)
@@ -357,7 +355,6 @@ def tail_influences(kept: Kept, k: int) -> Influences | None:
 
     Args:
         kept: fractions kept, with their lists.
-        k: neighbours that are compared.
 
     Returns:
         None where the influences are the values, as with a reference set.

@@ -117,15 +117,11 @@ class TwoSets:
 def two_sets(population: Population, divergence: Divergence) -> TwoSets:
     """Reference set and measured images as points for tests of drift.
 
-    Args:
-        population: Images of the run with their clean embeddings.
-        divergence: Distance between embeddings.
-
     Raises:
         HoldfastError: A set is too small, or the divergence has no such points.
     """
     bank, divergence = population.bank, population.fitted(divergence)
-    names = [groups_of(each) for each in (bank, population)]
+    names, halves, seed = [groups_of(each) for each in (bank, population)], list[Tensor](), population.run.seed
     for side, each, groups in zip(("before", "after"), (bank, population), names, strict=True):
         if (count := len(set(groups))) < LEAST:
             kind = "images" if each.images.groups is None else "groups of images"
@@ -133,11 +129,7 @@ def two_sets(population: Population, divergence: Divergence) -> TwoSets:
                 f"drift compares two sets of at least {LEAST} {kind} each, and {each.images.name} ({side}) has "
                 f"{count}; add images"
             )
-    seed = population.run.seed
-    halves = [
-        half([f"{side}/{name}" for name in groups], seed)
-        for side, groups in zip(("before", "after"), names, strict=True)
-    ]
+        halves.append(half([f"{side}/{name}" for name in groups], seed))
     return TwoSets(
         before=placed(bank.codes.cpu(), divergence),
         after=placed(population.codes.cpu(), divergence),
@@ -164,30 +156,21 @@ def divergences() -> dict[str, type[Divergence]]:
 def check_euclidean(divergence: Divergence) -> None:
     """Raise unless drift can measure by ``divergence``."""
     if divergence.name not in divergences():
-        raise _not_euclidean(divergence)
-
-
-def _not_euclidean(divergence: Divergence) -> HoldfastError:
-    return HoldfastError(
-        f"drift measures by Euclidean distances that know nothing of either set, which {divergence} does not give; use "
-        f"one of {', '.join(divergences())}"
-    )
+        raise HoldfastError(
+            f"drift measures by Euclidean distances that know nothing of either set, which {divergence} does not give; use "
+            f"one of {', '.join(divergences())}"
+        )
 
 
 def placed(codes: Codes, divergence: Divergence) -> Codes:
     """Points whose Euclidean distance grows with a divergence.
-
-    Args:
-        codes: Embeddings, shape (n, d).
-        divergence: Distance between embeddings.
 
     Raises:
         HoldfastError: The divergence has no such points, or an embedding is zero and needs a direction.
     """
     check_euclidean(divergence)
     points = divergence.embed(codes.double())
-    if points is None:
-        raise _not_euclidean(divergence)
+    assert points is not None
     if (codes.isfinite().all(1) & ~points.isfinite().all(1)).any():
         raise HoldfastError(f"an embedding is zero, which {divergence} gives no direction; use l2")
     return points
@@ -257,10 +240,6 @@ def support_distances(points: Float[Tensor, "n d"], support: Float[Tensor, "m d"
 def conformal_p_values(scores: Scores, reference: Float[np.ndarray, "m"]) -> Scores:
     """Conformal p-value of each score: small if it is larger than nearly all references.
 
-    Args:
-        scores: Scores of new images, shape (n,).
-        reference: Scores of the reference, shape (m,).
-
     Example:
         >>> conformal_p_values(np.array([0.5, 9.0]), np.array([1.0, 2.0, 3.0]))
         array([1.  , 0.25])
@@ -291,8 +270,6 @@ def share_beyond(scores: Scores, reference: Float[np.ndarray, "m"], alpha: float
     Variation in both sets adds up in squares (Zou and Donner 2008).
 
     Args:
-        scores: Scores of new images, shape (n,).
-        reference: Scores of the reference, shape (m,).
         alpha: Probability of the tail, 0 to 1.
     """
     p_values = conformal_p_values(scores, reference)
@@ -327,7 +304,6 @@ def ranks_among_earlier(
     """Fraction of larger scores among all earlier ones, for each arriving score.
 
     Args:
-        reference: Scores of the reference, shape (m,).
         arriving: New scores in order, shape (n,).
         uniform: Uniform draws that break ties, shape (n,).
 

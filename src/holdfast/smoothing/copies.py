@@ -65,8 +65,6 @@ class Copies:
         """Noisy copies of the image at ``row``.
 
         Args:
-            population: Images of the run with their clean embeddings.
-            row: Row of the image.
             sigma: Standard deviation of the noise in pixel units, above 0.
         """
         return cls(population, row, sigma, population.run.noise([population.images.ids[row]]).fork("smoothing"))
@@ -116,10 +114,7 @@ class View:
         """Noisy copies of the image at ``row`` under one divergence.
 
         Args:
-            population: Images of the run with their clean embeddings.
-            row: Row of the image.
             smoothing: Settings of the noise and of the copies.
-            divergence: Distance between embeddings.
             first: Embeddings of the first set of copies, shape (n, d).
 
         Raises:
@@ -183,7 +178,6 @@ def voted(probe: FittedProbe, codes: Codes) -> Int[Tensor, "c"]:
 
     Args:
         probe: Fitted probe.
-        codes: Embeddings, shape (n, d).
     """
     best, classes = probe.scores(codes).topk(2, dim=1)
     sure = (best[:, 0] > best[:, 1]) & codes.isfinite().all(1)

@@ -124,8 +124,6 @@ class Index:
         """Index of the image at ``row``.
 
         Args:
-            population: Images of the run with their clean embeddings.
-            row: Row of the image.
             embed: Function from embeddings to points.
             smoothing: Settings of the noise and of the copies.
         """
@@ -163,10 +161,6 @@ class Index:
 def embedding(population: Population, divergence: Divergence) -> Callable[[Codes], Codes]:
     """Function from embeddings to points whose Euclidean distance grows with a divergence.
 
-    Args:
-        population: Images of the run with their clean embeddings.
-        divergence: Distance between embeddings.
-
     Raises:
         HoldfastError: The divergence has no such points.
     """
@@ -188,8 +182,6 @@ def others_of(population: Population, row: int, count: int) -> list[int]:
     """Other images to compare an image with; none if there is only one image.
 
     Args:
-        population: Images of the run with their clean embeddings.
-        row: Row of the image.
         count: Largest number of other images.
     """
     return population.random_others([row], count)[0].tolist() if len(population.images) > 1 else []
@@ -199,8 +191,6 @@ def told_apart(population: Population, row: int, count: int) -> Bool[Tensor, "m"
     """Mask of the other images that are no copies of an image and not of its group.
 
     Args:
-        population: Images of the run with their clean embeddings.
-        row: Row of the image.
         count: Largest number of other images.
     """
     device = population.run.device

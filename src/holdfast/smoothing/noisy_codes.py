@@ -121,7 +121,6 @@ class NoisyCodes(Observation):
 
         Args:
             divergence: One of ``divergences``.
-            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
         """
         return {**entries(observed, self.divergences.index(divergence)), "copies": observed["copies"]}
 
@@ -130,7 +129,6 @@ class NoisyCodes(Observation):
 
         Args:
             probe: One of ``probes``.
-            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
         """
         return {**entries(observed, f"probe {self.probes.index(probe)}"), "copies": observed["copies"]}
 
@@ -193,12 +191,7 @@ class AttackedCentres(Observation):
         return {name: torch.stack([values[name] for values in observations]) for name in observations[0]}
 
     def pixels(self, population: Population, rows: Sequence[int]) -> Pixels:
-        """Attacked images at ``rows``.
-
-        Args:
-            population: Images of the run with their clean embeddings.
-            rows: Rows of the population.
-        """
+        """Attacked images at ``rows``."""
         away = Away(population.fitted(self.divergence if self.divergence.smooth else L2Distance()))
         ball, sigma = L2(self.radius), self.smoothing.sigma
         return attacked_mean(population, rows, sigma, self.attack, away, ball, ("attack", "smoothed"))

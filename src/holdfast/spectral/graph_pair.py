@@ -80,7 +80,6 @@ class CKNN(GraphConstruction):
 
 
 @final
-@dataclass(frozen=True)
 class KNN(GraphConstruction):
     """Joins each point with its ``k`` nearest others."""
 

@@ -199,7 +199,6 @@ class Feed:
         """Rows and pixels of this process's part of each batch; with ``augmentations``, the first crop of each view.
 
         Args:
-            epoch: Number of the epoch, from 0.
             first: Batch to start from.
         """
         order = self.noise.fork("order", epoch).uniform((1,), torch.float64)[:, 0].argsort(stable=True)

@@ -25,10 +25,10 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.records import Claim, Estimate, Findings, Verdict
+from holdfast.core.records import Findings, Verdict
 from holdfast.core.statistics.groups import group_mean_interval, numbered
 from holdfast.encoders.architectures.base import LoadedEncoder
-from holdfast.measure.observation import collapsed
+from holdfast.measure.observation import collapsed, estimate_of
 from holdfast.training.adversaries.base import Adversary, GaussianNoise, OnLoss, in_training, untouched
 from holdfast.training.adversaries.certified import Certified
 from holdfast.training.adversaries.edits import Edits, worst
@@ -77,7 +77,6 @@ def recipe_for(
 
     Args:
         encoder: Encoder to harden.
-        count: Training images.
         ball: Perturbation set to resist; None with ``noise``: noise alone.
         epochs, rate: Epochs and learning rate; None chooses them by encoder and number of images.
         certified: True for certified training instead of attacks.
@@ -141,7 +140,6 @@ def epochs_of(count: int, batch: int) -> int:
     """Epochs of a training on ``count`` images.
 
     Args:
-        count: Training images.
         batch: Images per step.
 
     Example:
@@ -158,12 +156,7 @@ def rate_of(module: nn.Module) -> float:
 
 
 def crops_of(domain: Domain, epochs: int) -> Transform | None:
-    """Random crops where training sees each image often; None where it sees many images.
-
-    Args:
-        domain: Shape and range of the inputs.
-        epochs: Epochs of the training.
-    """
+    """Random crops where training sees each image often; None where it sees many images."""
     images = len(domain.shape) == 3 and min(domain.shape[1:]) >= LEAST_SIDE and (domain.low, domain.high) == (0, 1)
     return Transform.read(CROPS) if images and epochs > LEAST_EPOCHS else None
 
@@ -230,28 +223,14 @@ class Promise:
         return "kept" if self.kept else "missed" if self.high < self.asked else "not shown"
 
     def findings(self, ids: Sequence[str]) -> Findings:
-        """What a report says of the promise.
-
-        Args:
-            ids: Ids of the images.
-        """
+        """What a report says of the promise."""
         status: dict[str, Literal["refuted", "no violation found", "unknown"]] = {
             "kept": "no violation found",
             "missed": "refuted",
         }
-        reached = Estimate(
-            quantity=NAME,
-            conditions={"asked": f"{self.asked:g}"},
-            value=self.reached,
-            low=self.low,
-            high=self.high,
-            n=self.n,
-            method=METHOD,
-            unit="cosine similarity",
-            claim=Claim.ESTIMATE,
-            of="mean cosine similarity to the embeddings before hardening",
-            better="neither",
-        )
+        of, case = "mean cosine similarity to the embeddings before hardening", {"asked": f"{self.asked:g}"}
+        number = (self.reached, self.low, self.high)
+        reached = estimate_of(NAME, number, self.n, METHOD, "cosine similarity", of, "neither", case)
         asked = Verdict(
             question="Is the agreement with the original encoder kept?",
             status=status.get(self.status, "unknown"),
@@ -271,9 +250,7 @@ def codes_of(module: nn.Module, images: Images, domain: Domain) -> Codes:
     """Embeddings of all images in eval mode, shape (n, d), in float32.
 
     Args:
-        module: Network from pixels to embeddings.
         images: Images to encode.
-        domain: Shape and range of the inputs.
     """
     weight = next(module.parameters())
     parts = [range(start, min(start + PART, len(images))) for start in range(0, len(images), PART)]
@@ -286,7 +263,6 @@ def promise_of(asked: float, original: Encoder, images: Images, device: str) -> 
 
     Args:
         asked: Smallest mean cosine similarity, in (0, 1).
-        original: Encoder before training.
         images: Images to measure with.
         device: Device of the original embeddings.
     """
@@ -310,9 +286,7 @@ def shift_of(module: nn.Module, images: Images, domain: Domain, resisted: Ball |
     Near 0.5 and above, images can match others; lower is more robust. At most ``ATTACKED`` images.
 
     Args:
-        module: Network from pixels to embeddings.
         images: Images to attack.
-        domain: Shape and range of the inputs.
         resisted: Perturbation set, or edits of which the worst of all counts for each image.
         seed: Seed of the starting points and edits.
     """
@@ -346,7 +320,6 @@ def watch_of(
 
     Args:
         asked: Smallest mean cosine similarity, in (0, 1).
-        original: Encoder before training.
         images: Validation images.
         device: Device of the original embeddings.
         resisted: Perturbation set, or edits.

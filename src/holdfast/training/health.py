@@ -120,7 +120,6 @@ def neighbour_accuracy(
     mean over classes c and epochs t of |Acc_{t+1}^c - Acc_t^c|.
 
     Args:
-        codes: Embeddings, shape (n, d).
         labels: Labels, shape (n,).
         before: Numbers of the epoch before, by name; none before the second epoch.
         k: Neighbours that vote.
@@ -146,12 +145,7 @@ def neighbour_accuracy(
 
 @torch.no_grad()
 def eval_codes(module: nn.Module, pixels: Tensor) -> Codes:
-    """Embeddings in eval mode; the mode is restored afterwards.
-
-    Args:
-        module: Network from pixels to embeddings.
-        pixels: Images, shape (n, *pixels).
-    """
+    """Embeddings in eval mode; the mode is restored afterwards."""
     was = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -173,7 +167,6 @@ def save(folder: Path, recipe: Mapping[str, Any], state: Mapping[str, Any]) -> N
     """Write a checkpoint.
 
     Args:
-        folder: Folder of the checkpoint.
         recipe: Settings that identify the training.
         state: State to save.
 
@@ -195,7 +188,6 @@ def load(folder: Path, recipe: Mapping[str, Any]) -> dict[str, Any] | None:
     """Read a checkpoint; None if there is none.
 
     Args:
-        folder: Folder of the checkpoint.
         recipe: Settings that identify the training.
 
     Raises:
@@ -223,7 +215,6 @@ def check_same(folder: Path, before: Mapping[str, Any], recipe: Mapping[str, Any
     """Check that a checkpoint is of the same training.
 
     Args:
-        folder: Folder of the checkpoint.
         before: Settings of the checkpoint.
         recipe: Settings now.
 

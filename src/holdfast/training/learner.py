@@ -210,7 +210,6 @@ def codes_of_views(encoder: nn.Module, views: Sequence[Float[Tensor, "b ..."]]) 
     """Embeddings of all views, stacked; views of one size pass together, for batch norm.
 
     Args:
-        encoder: Network from pixels to embeddings.
         views: Views, each of shape (b, *pixels).
     """
     by_view: dict[int, Codes] = {}
@@ -222,12 +221,7 @@ def codes_of_views(encoder: nn.Module, views: Sequence[Float[Tensor, "b ..."]]) 
 
 
 def codes_of(module: nn.Module, pixels: Pixels) -> Codes:
-    """One embedding per image.
-
-    Args:
-        module: Network from pixels to embeddings.
-        pixels: Images, shape (b, *pixels).
-    """
+    """One embedding per image."""
     codes: Codes = module(pixels)
     return codes
 

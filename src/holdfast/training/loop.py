@@ -68,7 +68,6 @@ def watched_bank(bank: Images | None, domain: Domain) -> tuple[Pixels, Int[Tenso
 
     Args:
         bank: Reference set; None without.
-        domain: Shape and range of the inputs.
     """
     if bank is None or bank.labels is None:
         return None
@@ -80,8 +79,6 @@ def width_of(encoder: nn.Module, pixels: Pixels, crop_size: int | None = None) -
     """Features of an embedding.
 
     Args:
-        encoder: Network from pixels to embeddings.
-        pixels: Images, shape (b, *pixels).
         crop_size: Height and width of small crops; None without crops.
 
     Raises:

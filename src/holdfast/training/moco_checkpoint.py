@@ -80,14 +80,14 @@ class MoCoCheckpoint:
         """
         if not isinstance(learner, MoCoV2Learner):
             raise Conflict("moco", f"{self.path.name} and another objective", "objective moco-v2")
-        learner.query_network.load_state_dict(self._fitted(QUERY, learner.query_network))
+        learner.network.load_state_dict(self._fitted(QUERY, learner.network))
         new = list[str]()
         if any(key.startswith(KEY) for key in self.weights):
-            learner.key_network.load_state_dict(self._fitted(KEY, learner.query_network))
+            learner.key_network.load_state_dict(self._fitted(KEY, learner.network))
             # The authors move the key network before each step, here it has moved after the step before.
             learner.move_key_network()
         else:
-            learner.key_network.load_state_dict(learner.query_network.state_dict())
+            learner.key_network.load_state_dict(learner.network.state_dict())
             new.append("the key network (a copy of the query network)")
         if QUEUE in self.weights:
             self._fill_queue(learner)
@@ -160,8 +160,8 @@ class MoCoCheckpoint:
         assert isinstance(learner, MoCoV2Learner)
         if not all(group.get("momentum") for group in optimiser.param_groups):
             raise Conflict("moco", f"SGD's momentum in {self.path.name}", "optimiser=sgd, whose momentum is above 0")
-        weights = dict(learner.query_network.named_parameters())
-        name_of = {id(value): name for name, value in self._fitted(QUERY, learner.query_network).items()}
+        weights = dict(learner.network.named_parameters())
+        name_of = {id(value): name for name, value in self._fitted(QUERY, learner.network).items()}
         # SGD numbers the weights as the state dict orders them, without buffers, and those of the key network follow.
         stored = (name_of.get(id(value), "") for key, value in self.weights.items() if key.startswith(QUERY))
         order = [name for name in stored if name in weights]

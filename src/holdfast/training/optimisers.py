@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from holdfast.core.discovery import named_classes
 from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.settings import TextSettings, check_fraction, check_not_negative, check_positive, read
 
@@ -35,7 +36,7 @@ class Optimiser(TextSettings):
 
     @classmethod
     def read(cls, text: str) -> Optimiser:
-        return read(text, kinds_of(Optimiser), "optimiser")
+        return read(text, named_classes(sys.modules[__name__], Optimiser), "optimiser")
 
     def build(self, weights: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Return the optimiser of those ``weights`` that are trained."""
@@ -160,7 +161,7 @@ class Schedule(TextSettings):
 
     @classmethod
     def read(cls, text: str) -> Schedule:
-        return read(text, kinds_of(Schedule), "schedule")
+        return read(text, named_classes(sys.modules[__name__], Schedule), "schedule")
 
     @abstractmethod
     def factor(self, epoch: float, epochs: int) -> float:
@@ -168,12 +169,10 @@ class Schedule(TextSettings):
 
         Args:
             epoch: Epochs that are done, with the fraction of the current one.
-            epochs: Epochs of the training.
         """
 
 
 @final
-@dataclass(frozen=True)
 class Constant(Schedule):
     """The same rate throughout."""
 
@@ -236,7 +235,6 @@ class Steps(Schedule):
 
 
 @final
-@dataclass(frozen=True)
 class OneCycle(Schedule):
     """Rise from 1/25 within the first 0.3 of the training, then fall to 0.
 
@@ -252,21 +250,10 @@ class OneCycle(Schedule):
         return (1 + cos(pi * (share - rise) / (1 - rise))) / 2
 
 
-def kinds_of(base: type) -> dict[str, type]:
-    """Return the classes of this file that are a ``base``, by name."""
-    members = vars(sys.modules[__name__]).values()
-    return {
-        vars(kind)["name"]: kind
-        for kind in members
-        if isinstance(kind, type) and issubclass(kind, base) and kind is not base
-    }
-
-
 def averaged(encoder: nn.Module, decay: float) -> AveragedModel:
     """Moving average of an encoder's weights, with the encoder's running statistics.
 
     Args:
-        encoder: Network from pixels to embeddings.
         decay: Weight of the old average, 0 to 1.
     """
     average = AveragedModel(encoder, multi_avg_fn=get_ema_multi_avg_fn(decay))

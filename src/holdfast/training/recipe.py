@@ -186,7 +186,6 @@ def views_of(pixels: Pixels, recipe: Recipe, noise: Noise) -> tuple[Float[Tensor
     Args:
         pixels: Images, shape (b, *pixels); of a native recipe the first crop of each view, shape (b, views, *pixels).
         recipe: Recipe with objective and augmentations.
-        noise: Random streams, one per image.
     """
     count, views = recipe.objective.views, list[Tensor]()
     for place, augmentation in enumerate(recipe.augmentations):
@@ -202,7 +201,6 @@ def resized(pixels: Pixels, size: int | None) -> Float[Tensor, "b ..."]:
     """Images of another size, bilinear; None keeps the size.
 
     Args:
-        pixels: Images, shape (b, channels, height, width).
         size: Height and width in pixels.
     """
     return pixels if size is None else interpolate(pixels, (size, size), mode="bilinear", antialias=True)
@@ -213,9 +211,7 @@ def check_views(recipe: Recipe, domain: Domain, pixels: Pixels, noise: Noise) ->
 
     Args:
         recipe: Recipe to check.
-        domain: Shape and range of the inputs.
         pixels: Some images, shape (b, *pixels).
-        noise: Random streams, one per image.
 
     Raises:
         HoldfastError: A transform does not apply, or the ball holds every input.

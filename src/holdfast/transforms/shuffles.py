@@ -63,7 +63,6 @@ class Shuffle(Transform):
 
 
 @final
-@dataclass(frozen=True)
 class GlobalShuffle(Shuffle):
     """Shuffle the patches of an image, in one order for the whole data set."""
 
@@ -74,7 +73,6 @@ class GlobalShuffle(Shuffle):
 
 
 @final
-@dataclass(frozen=True)
 class LocalShuffle(Shuffle):
     """Shuffle the pixels inside each patch, in one order for all patches and images."""
 

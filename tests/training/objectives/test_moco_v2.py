@@ -59,7 +59,7 @@ def test_queue_and_key_network_over_several_steps() -> None:
         with torch.no_grad():
             queue = [*queue[tiny.IMAGES :], *normalize(learner.key_network(data.views[1]), dim=1)]
         tiny.step(learner, optimiser, data, number / 5)
-        for name, weight in learner.query_network.named_parameters():
+        for name, weight in learner.network.named_parameters():
             slow[name] = 0.7 * slow[name] + 0.3 * weight.detach()
             torch.testing.assert_close(learner.key_network.get_parameter(name).detach(), slow[name], rtol=1e-12, atol=0)
         # Oldest first: the ring is read from where the next keys go.
@@ -69,7 +69,7 @@ def test_queue_and_key_network_over_several_steps() -> None:
 
 def test_the_key_network_starts_as_the_query_network_and_is_not_trained() -> None:
     learner = made()
-    pairs = zip(learner.key_network.parameters(), learner.query_network.parameters(), strict=True)
+    pairs = zip(learner.key_network.parameters(), learner.network.parameters(), strict=True)
     assert all(torch.equal(key, query) and key is not query and not key.requires_grad for key, query in pairs)
 
 

@@ -26,7 +26,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.observation import Observation, collapsed, population_warnings
+from holdfast.measure.observation import Observation, collapsed, estimate_of, findings_of, population_warnings
 from holdfast.measure.population import Fit, Population
 
 # The search of DECREE (Feng et al. 2023, https://arxiv.org/abs/2303.15180) with the values of the authors' program:
@@ -163,10 +163,8 @@ class Trigger(Fit[Found]):
     @torch.no_grad()
     def _succeeds(self, encoder: Encoder, pixels: Pixels, found: Found) -> bool:
         """Return whether the trigger draws all ``pixels`` together."""
-        return (
-            cosine(torch.cat([encoder.forward(found.stamp(part)) for part in pixels.split(self.batch)]))
-            > self.threshold
-        )
+        codes = torch.cat([encoder.forward(found.stamp(part)) for part in pixels.split(self.batch)])
+        return cosine(codes) > self.threshold
 
     def _pruned(self, encoder: Encoder, pixels: Pixels, found: Found) -> Found:
         """Return the trigger without as many of its smallest entries as it succeeds without, by bisection."""
@@ -295,13 +293,8 @@ class Backdoor(Evaluation):
         ]
         near = [summarise(each, "mean", "neither", each.quantity.removesuffix("_influence")) for each in means]
         answer = verdict(found, near[1])
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(means),
-            estimates=(*_sizes(found), *near),
-            verdicts=(answer,),
-            warnings=(*population_warnings(population), *_alarm(population, answer)),
-        )
+        warnings = (*population_warnings(population), *_alarm(population, answer))
+        return findings_of(population, rows, means, (*_sizes(found), *near), warnings, verdicts=[answer])
 
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
@@ -324,20 +317,12 @@ def _sizes(found: Found) -> tuple[Estimate, Estimate]:
     """Return the mask's norm and its fraction of the largest one."""
     searched = bool(found.searched)
 
+    method, of = "smallest mask found; no interval", "smallest mask that draws stamped images to one embedding"
+    why = None if searched else f"the mean cosine of clean images is already {NEAR} or more"
+
     def size(quantity: str, value: float, unit: str) -> Estimate:
-        return Estimate(
-            quantity=quantity,
-            value=value,
-            low=nan,
-            high=nan,
-            n=int(found.images),
-            method="smallest mask found; no interval" if searched else "undefined",
-            unit=unit,
-            claim=Claim.UPPER,
-            of="smallest mask that draws stamped images to one embedding",
-            better="higher",
-            reason=None if searched else f"the mean cosine of clean images is already {NEAR} or more",
-        )
+        number, how = (value, nan, nan), method if searched else "undefined"
+        return estimate_of(quantity, number, int(found.images), how, unit, of, "higher", {}, Claim.UPPER, reason=why)
 
     entries = prod(found.pattern.shape[1:])
     return size("pl1_norm", found.pl1, "fraction of the input"), size("mask_norm", found.pl1 * entries, "l1 norm")

@@ -109,13 +109,13 @@ class Breakaway(AttackedEvaluation):
             crossed_to_partner(population, rows, replace(case, aim="crossing"), moved["crossing"])
             for case, moved in pairwise
         ]
-        shares = [each.shares_closer() for each in away]
+        shares = [share_series(each.case, each.shares, LEFT_OUT) for each in away]
         influences = [
             influence(each.case, each.shares, each.passed, searched.distinct)
             for each in away
             if each.passed is not None
         ]
-        kept = [each.nearest_kept() for each in away + retrieved]
+        kept = [kept_series(each.case, kept_nearest(each.closer), LEFT_OUT) for each in away + retrieved]
         risks = [risk(share, moves) for share, moves in zip(shares, influences or shares, strict=True)]
         worst = [summarise(series, "share", "lower", "pairwise_breakaway_risk") for series in crossed]
         accuracy = [each.accuracy(series) for each, series in zip(away + retrieved, kept, strict=True)]
@@ -165,12 +165,6 @@ class Neighbourhood:
     def shares(self) -> Float[Tensor, "b"]:
         return self.closer / self.others
 
-    def shares_closer(self) -> Series:
-        return share_series(self.case, self.shares, LEFT_OUT)
-
-    def nearest_kept(self) -> Series:
-        return kept_series(self.case, kept_nearest(self.closer), LEFT_OUT)
-
     def accuracy(self, kept: Series) -> Estimate:
         """Fraction of images that keep their own match, with its interval.
 
@@ -183,14 +177,7 @@ class Neighbourhood:
 
 
 def neighbourhood(searched: Searched, rows: Sequence[int], case: Case, moved: Codes) -> Neighbourhood:
-    """Count the images near the attacked embeddings of ``rows``.
-
-    Args:
-        searched: Images that are searched.
-        rows: Rows of the population.
-        case: Ball, attack and divergence.
-        moved: Embeddings of the attacked images, shape (b, d).
-    """
+    """Count the images near the attacked embeddings of ``rows``."""
     population = searched.population
     closer, passed = searched.closer(rows, case.divergence, moved)
     # Groups of images have intervals of their own.
@@ -220,7 +207,6 @@ def influence(case: Case, shares: Tensor, passed: Tensor, images: int) -> Series
     either.
 
     Args:
-        case: Ball, attack and divergence.
         shares: Fraction of others closer to each attacked image, shape (b,).
         passed: Number of attacked images that pass each image, shape (b,).
         images: Distinct images that are searched.
@@ -259,10 +245,6 @@ def lost_together(
     """Sizes of clusters of images that an attack makes match each other or the same image.
 
     Args:
-        population: Images of the run with their clean embeddings.
-        rows: Rows of the population.
-        case: Ball, attack and divergence.
-        moved: Embeddings of the attacked images, shape (b, d).
         counts: Other images closer than the original, shape (b,).
 
     Returns:
@@ -312,14 +294,7 @@ def of_clusters(accuracy: Estimate, sizes: Float[np.ndarray, "c"], paired: bool 
 
 
 def crossed_to_partner(population: Population, rows: Sequence[int], case: Case, moved: Tensor) -> Series:
-    """Whether the attack carried each image past a random other image, its partner.
-
-    Args:
-        population: Images of the run with their clean embeddings.
-        rows: Rows of the population.
-        case: Ball, attack and divergence.
-        moved: Embeddings of the attacked images, shape (b, d).
-    """
+    """Whether the attack carried each image past a random other image, its partner."""
     divergence, clean = population.fitted(case.divergence), population.codes
     anchors, other = clean[list(rows)].double(), clean[population.partners[list(rows)]].double()
     moved = moved.to(clean.device).double()

@@ -89,12 +89,7 @@ class OwnAttacks:
         return list(product(self.balls, self.divergences))
 
     def observation(self, ball: Ball, divergence: Divergence) -> Untargeted:
-        """Observation of the attacks in one ball under one divergence.
-
-        Args:
-            ball: Perturbation set around each clean image; its radius is in pixel units.
-            divergence: Distance between embeddings.
-        """
+        """Observation of the attacks in one ball under one divergence."""
         return Untargeted(ball, self.attacks, divergence, self.samples)
 
     def noise(self, ball: Ball) -> CodesUnderNoise:
@@ -124,7 +119,6 @@ class OwnAttacks:
 
         Args:
             population: Population whose images were perturbed.
-            rows: Rows of the population.
             joint: Joint observation; the own attacks and their noise are among its parts.
             observed: What the joint observation saw.
             others: Embeddings of images perturbed in other ways, by the conditions that differ.
@@ -159,7 +153,6 @@ def compared(
     """Numbers of the encoder's own attack, and of other perturbations relative to it.
 
     Args:
-        searched: Images that are searched.
         rows: Rows that were perturbed.
         case: The encoder's own attack.
         codes: Embeddings after the own attack, shape (n, d).
@@ -189,9 +182,6 @@ def harm_of(
     """Effect of a perturbation on the images at ``rows``.
 
     Args:
-        searched: Images that are searched.
-        rows: Rows of the population.
-        case: Ball, attack and divergence.
         codes: Embeddings of the perturbed images, shape (n, d).
         mask: Rows that the numbers are about, shape (n,); by default all.
     """

@@ -114,12 +114,9 @@ class Impersonation(AttackedEvaluation):
         rates = [summarise(series, "median", "lower") for series in similar]
         rates += [summarise(series, "share", "lower", "impersonation_rate") for series in successes]
         rates += [summarise(series, "mean", "lower", "impersonation_success_rate") for series in fooled]
-        series, warnings = (
-            (*quantiles, *similar, *successes, *fooled),
-            population_warnings(population, self.divergences),
-        )
-        numbers, curves = (*estimates, *rates), radius_curves(estimates)
-        return findings_of(population, rows, series, numbers, (*warnings, *warned), curves)
+        series, numbers = (*quantiles, *similar, *successes, *fooled), (*estimates, *rates)
+        warnings = (*population_warnings(population, self.divergences), *warned)
+        return findings_of(population, rows, series, numbers, warnings, radius_curves(estimates))
 
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
@@ -170,7 +167,8 @@ class Impersonation(AttackedEvaluation):
     def _sheet(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         """Return attacked images that the probe takes for the class of their target."""
         case = self._shown_case
-        values = next((s.values for s in findings.series if _shows(s, case)), ())
+        fooling = [series for series in findings.series if series.quantity == "impersonation_success"]
+        values = next((s.values for s in fooling if case.conditions.items() <= s.conditions.items()), ())
         chosen = [rows[index] for index, value in enumerate(values) if value > 0][:SHOWN]
         if not chosen or len(population.encoder.domain.shape) != 3:
             return ()
@@ -194,8 +192,3 @@ class Impersonation(AttackedEvaluation):
 
     def _partners(self, population: Population) -> Tensor:
         return self._attacks(self.balls[0], self.divergences[0]).paired(population).partners
-
-
-def _shows(series: Series, case: Case) -> bool:
-    """Return whether ``series`` says how the probe sees ``case``."""
-    return series.quantity == "impersonation_success" and case.conditions.items() <= series.conditions.items()

@@ -143,10 +143,6 @@ class Universal(Observation):
     def pixels(self, population: Population, rows: Sequence[int]) -> Pixels:
         """Images at ``rows`` with the perturbation, each clipped to the range.
 
-        Args:
-            population: Images of the run with their clean embeddings.
-            rows: Rows of the population.
-
         Returns:
             Perturbed images, shape (b, *pixels).
         """
@@ -162,7 +158,6 @@ def seen_rows(population: Population, count: int) -> list[int]:
     Copies of an image stay together.
 
     Args:
-        population: Images of the run with their clean embeddings.
         count: Largest number of rows.
     """
     units, order = units_of(population), population.random_order.tolist()
@@ -178,8 +173,6 @@ def seen_and_unseen(
     A row that is a copy of a learned image, or of its group, is in neither mask.
 
     Args:
-        population: Images of the run with their clean embeddings.
-        rows: Rows of the population.
         count: Largest number of rows learned from.
 
     Returns:

@@ -22,7 +22,6 @@ from holdfast.core.objective import AttackContext, DivergenceObjective, Objectiv
 
 
 @final
-@dataclass(frozen=True)
 class Away(DivergenceObjective):
     """Move the embedding away from the clean one (U-FGSM, U-BIM, U-PGD).
 
@@ -37,7 +36,6 @@ class Away(DivergenceObjective):
 
 
 @final
-@dataclass(frozen=True)
 class Toward(DivergenceObjective):
     """Move the embedding towards the target's clean one (T-PGD).
 
@@ -61,10 +59,6 @@ def shifted(pixels: Pixels, noise: Noise) -> Pixels:
 
     Inputs that are no images stay as they are. Each image has its own random stream, so that a view does not depend on
     the batch.
-
-    Args:
-        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
-        noise: Random streams, one per image.
     """
     if pixels.ndim != 4:
         return pixels
@@ -82,9 +76,7 @@ def high_pass(pixels: Pixels, radius: float, domain: Domain) -> Pixels:
     """Remove low frequencies from images, around mid-range, clipped to the range.
 
     Args:
-        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
         radius: Frequencies to remove, as a fraction of the largest frequency.
-        domain: Shape and range of the inputs.
     """
     if pixels.ndim != 4:
         return pixels
@@ -97,7 +89,6 @@ def low_frequencies(pixels: Pixels, radius: float) -> Tensor:
     """Mask of the frequencies below a fraction of the largest one on an axis.
 
     Args:
-        pixels: Images, shape (b, channels, height, width).
         radius: Fraction of the largest frequency.
 
     Returns:
@@ -117,7 +108,6 @@ def low_frequencies(pixels: Pixels, radius: float) -> Tensor:
 
 
 @final
-@dataclass(frozen=True)
 class Crossing(DivergenceObjective):
     """Move the embedding closer to the target than to its own original.
 
@@ -133,7 +123,6 @@ class Crossing(DivergenceObjective):
 
 
 @final
-@dataclass(frozen=True)
 class Misretrieval(DivergenceObjective):
     """Move the embedding closer to any of the nearest other images than to its own original.
 
@@ -161,7 +150,6 @@ def margin(divergence: Divergence, codes: Tensor, anchors: Tensor, other: Tensor
     margin.
 
     Args:
-        divergence: Distance between embeddings.
         codes: Attacked embeddings, shape (..., d).
         anchors: Clean embeddings of the images, shape (..., d).
         other: Clean embeddings of other images, shape (..., d).
@@ -220,7 +208,6 @@ def margin_of_logits(logits: Logits, places: Int[Tensor, "b"]) -> ClassMargin:
     It has a slope where the cross-entropy is flat (Carlini and Wagner 2017, https://arxiv.org/abs/1608.04644).
 
     Args:
-        logits: Function from embeddings (b, d) to logits (b, c).
         places: Column of the correct class of each image, shape (b,); -1 if none is, so that any answer is an error.
 
     Example:
@@ -234,7 +221,6 @@ def cross_entropy(logits: Logits, places: Int[Tensor, "b"]) -> ObjectiveFunction
     """Objective ``-log softmax(g)_y``, the loss that classifiers are trained with.
 
     Args:
-        logits: Function from embeddings (b, d) to logits (b, c).
         places: Column of the correct class of each image, shape (b,).
 
     Example:

@@ -17,7 +17,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series, grouped
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.corruptions.corrupted_codes import (
@@ -93,13 +93,10 @@ class CorruptionError(Evaluation):
             series += some
             label_free += numbers
             lost += (-values["kept"].nanmean(0)).tolist()
-        clean = []
-        plain = self._clean()
+        clean, plain = list[Estimate](), self._clean()
         for probe in self.probes:
-            errors = {
-                name: 1 - self._corrupted(name).of_probe(probe, values)["clean"].double()
-                for name, values in by_kind.items()
-            }
+            answers = {name: self._corrupted(name).of_probe(probe, values) for name, values in by_kind.items()}
+            errors = {name: 1 - answer["clean"].double() for name, answer in answers.items()}
             right = plain.of_probe(probe, self.observation().of(plain, observed))["clean"][:, 0]
             case, of = {"probe": str(probe)}, "error of the probe on clean images"
             original = series_of("clean_wrong", case, 1 - right, "yes or no", Claim.ESTIMATE, of, UNDEFINED)
@@ -116,12 +113,9 @@ class CorruptionError(Evaluation):
             estimates += rank_correlation(each, lost, case)
         accuracies = [estimate.model_copy(update={"value": 1 - estimate.value}) for estimate in clean]
         learned = [population.learned(probe) for probe in self.probes]
-        warnings, curves = (
-            accuracy_warnings(population, rows, learned, accuracies, "its errors"),
-            severity_curves(estimates),
-        )
+        warnings = accuracy_warnings(population, rows, learned, accuracies, "its errors")
         every = (*estimates, *label_free, chance_estimate(population, rows))
-        return findings_of(population, rows, series, every, warnings, curves)
+        return findings_of(population, rows, series, every, warnings, severity_curves(estimates))
 
     def _clean(self) -> CorruptedAnswers:
         return CorruptedAnswers(self.probes, (), self.samples)
@@ -151,10 +145,8 @@ def whole(series: Series) -> bool:
 
 def severity_curves(estimates: Sequence[Estimate]) -> Iterator[Curve]:
     """Yield the error under each corruption over its severities."""
-    lines: dict[tuple[str, str], list[Estimate]] = {}
-    for estimate in estimates:
-        if "severity" in estimate.conditions:
-            lines.setdefault((estimate.conditions["probe"], estimate.conditions["corruption"]), []).append(estimate)
+    graded = [(each, each.conditions) for each in estimates if "severity" in each.conditions]
+    lines = grouped(((case["probe"], case["corruption"]), each) for each, case in graded)
     for (probe, corruption), points in lines.items():
         case, severities = {"probe": probe, "corruption": corruption}, [float(p.conditions["severity"]) for p in points]
         yield curve_of("corruption_error", case, "severity", "error", severities, points)

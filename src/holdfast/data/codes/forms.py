@@ -356,7 +356,6 @@ class _Integer(Form):
 
 
 @final
-@dataclass(frozen=True)
 class Int8(_Integer):
     """Signed bytes."""
 
@@ -365,7 +364,6 @@ class Int8(_Integer):
 
 
 @final
-@dataclass(frozen=True)
 class UInt8Form(_Integer):
     """Unsigned bytes."""
 

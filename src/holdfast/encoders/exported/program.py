@@ -277,19 +277,14 @@ def _names_as_text(value: Any, place: str) -> Any:
     if value is None or value == "null":
         return value
     names = json.loads(value) if isinstance(value, str) else value
-    return json.dumps(several(name)(names, place)) if isinstance(value, str) else several(name)(names, place)
+    known = several(name)(names, place)
+    return json.dumps(known) if isinstance(value, str) else known
 
 
-def _nesting(value: Any, place: str) -> Any:
-    return _NESTING(value, place)
-
-
-def _subgraph(value: Any, place: str) -> Any:
-    return graph(value, place)
-
-
-_NESTING = record(
-    type=optional(text(r"builtins\.(tuple|list|dict)")), context=_names_as_text, children_spec=several(_nesting)
+_nesting: Rule = record(
+    type=optional(text(r"builtins\.(tuple|list|dict)")),
+    context=_names_as_text,
+    children_spec=several(lambda value, place: _nesting(value, place)),
 )
 
 size_value = variant(
@@ -340,7 +335,7 @@ argument = variant(
     as_memory_format=integer,
     as_layout=integer,
     as_device=device,
-    as_graph=record(name=name, graph=_subgraph),
+    as_graph=record(name=name, graph=lambda value, place: graph(value, place)),
 )
 node = record(
     target=operator,
@@ -350,7 +345,7 @@ node = record(
     is_hop_single_tensor_return=optional(boolean),
     name=optional(name),
 )
-graph = record(
+graph: Rule = record(
     inputs=several(argument),
     outputs=several(argument),
     nodes=several(node),

@@ -25,7 +25,7 @@ from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, 
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
 from holdfast.core.statistics.intervals import skewed_interval
-from holdfast.core.statistics.summaries import series_of, summarise
+from holdfast.core.statistics.summaries import Better, series_of, summarise
 from holdfast.geometry.classes import (
     FEWER,
     NEAREST,
@@ -58,7 +58,7 @@ TAG_MARGIN, TAG_LED = "tag_margin", "tag_led_share"
 DRAWN = 200
 """Singular values in the curve, at most."""
 Values = Float[np.ndarray, "n"]
-Better = Literal["lower", "higher", "neither"]
+
 Kind = Literal["class", "cluster"]
 
 

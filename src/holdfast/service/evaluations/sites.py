@@ -23,13 +23,14 @@ from jaxtyping import Bool, Float, Int
 from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
 from holdfast.core.files import hashed
 from holdfast.core.noise import hashed_each
-from holdfast.core.records import Claim, Conditions, Estimate, Findings, Question
+from holdfast.core.records import Conditions, Estimate, Findings, Question
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
+from holdfast.core.statistics.summaries import Better, without_interval
 from holdfast.geometry.sphere import Tags, directions, groups_of
 from holdfast.geometry.views import Lengths
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.observation import population_warnings
+from holdfast.measure.observation import findings_of, population_warnings
 from holdfast.measure.population import Population
 from holdfast.service.site_map import KINDS, SiteMap, fit_site_map
 
@@ -170,11 +171,7 @@ class Sites(Evaluation):
                 mapped = fit_site_map(*halved.part(halved.learning), repair)(mapped, names)
             part = (np.asarray(mapped, dtype=np.float64), labels, halved.sites[held_out], halved.units[held_out])
             estimates += self._measured(*part, population.run.seed, repair)
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            estimates=tuple(estimates),
-            warnings=population_warnings(population),
-        )
+        return findings_of(population, rows, (), estimates, population_warnings(population))
 
     def _measured(
         self, codes: Codes, labels: Labels, sites: Labels, units: np.ndarray, seed: int, repair: str
@@ -204,20 +201,12 @@ LOWER = ("site_rand_index", "performance_drop")
 
 def _estimate(quantity: str, value: float, conditions: Conditions, n: int, of: str, reason: str) -> Estimate:
     defined = not isnan(value)
-    return Estimate(
-        quantity=quantity,
-        conditions=conditions,
-        value=float(value),
-        low=nan,
-        high=nan,
-        n=n if defined else 0,
-        method="no interval: repeated draws from the same images" if defined else "undefined",
-        unit="fraction" if quantity in ("performance_drop", "site_probe_accuracy") else "index",
-        claim=Claim.ESTIMATE,
-        of=of,
-        better="lower" if quantity in LOWER else "higher",
-        reason=None if defined else reason,
-    )
+    unit = "fraction" if quantity in ("performance_drop", "site_probe_accuracy") else "index"
+    better: Better = "lower" if quantity in LOWER else "higher"
+    if not defined:
+        return without_interval(quantity, conditions, nan, 0, "undefined", unit, of, better, reason)
+    method = "no interval: repeated draws from the same images"
+    return without_interval(quantity, conditions, float(value), n, method, unit, of, better)
 
 
 def halves(units: np.ndarray, sites: Labels, seed: int) -> Bool[np.ndarray, "n"]:
@@ -313,7 +302,6 @@ def accuracies_of(codes: Codes, cells: Cells, units: np.ndarray, seed: int) -> l
     Empty if a part would lack one of the four kinds. Groups stay together. Which class is frequent at which site is drawn.
 
     Args:
-        codes: Embeddings, shape (n, d).
         cells: Images of two classes at two sites.
         units: Group of each image, shape (n,).
         seed: Seed of the division.

@@ -138,8 +138,9 @@ class Threshold(Evaluation):
                 series.append(part)
                 estimates.append(summarise(part, statistic, "lower", quantity))
         rate = next(e for e in estimates if e.quantity == "false_match_rate" and e.conditions == recommended.conditions)
-        for name, values in self._by_family(copies, recommended):
-            series.append(self._share("missed_by_edit", {**recommended.conditions, "edit": name}, values))
+        for name, span in families(self._copies().edits):
+            values, conditions = recommended.beyond(copies[:, span]).mean(1), {**recommended.conditions, "edit": name}
+            series.append(self._share("missed_by_edit", conditions, values))
             estimates.append(summarise(series[-1], "mean", "lower"))
         warnings, answer = population_warnings(population, (Cosine(),)), supported(recommended, rate)
         return findings_of(population, rows, series, estimates, warnings, curves(copies, measuring), [answer])
@@ -211,9 +212,6 @@ class Threshold(Evaluation):
                 (self._attacked("matched_under_attack", conditions, toward), "share", "matched_under_attack"),
             ]
         return parts
-
-    def _by_family(self, copies: Float[Tensor, "n edits"], cut: Cut) -> list[tuple[str, Float[Tensor, "n"]]]:
-        return [(name, cut.beyond(copies[:, span]).mean(1)) for name, span in families(self._copies().edits)]
 
     def _share(self, quantity: str, conditions: Conditions, values: Float[Tensor, "n"]) -> Series:
         of = "edited copies below the threshold"

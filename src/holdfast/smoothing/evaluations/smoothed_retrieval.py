@@ -15,7 +15,6 @@ the centre, the centre stays on its side.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import final
 
 import torch
@@ -56,7 +55,6 @@ AGREES = "having the same nearest other image with noise and without"
 
 
 @final
-@dataclass(frozen=True)
 class SmoothedRetrieval(CentredEvaluation):
     """ℓ2 perturbation up to which smoothed retrieval keeps its answer, by votes.
 

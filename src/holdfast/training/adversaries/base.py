@@ -55,12 +55,7 @@ class Adversary(TextSettings):
         return read(text, adversaries(), "adversary")
 
     def climbed(self, learner: Learner, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
-        """Network under attack, and gain of each sample as a function of its output; by default the training loss.
-
-        Args:
-            learner: Learner under attack.
-            batch: Images of the step.
-        """
+        """Network under attack, and gain of each sample as a function of its output; by default the training loss."""
         return learner.loss_under_attack(batch)
 
     @property
@@ -72,8 +67,6 @@ class Adversary(TextSettings):
         """Learner that is trained with this adversary; another one if the adversary adds a loss.
 
         Args:
-            learner: Learner under attack.
-            domain: Shape and range of the inputs.
             from_scratch: True if the weights are untrained.
         """
         return learner
@@ -82,7 +75,6 @@ class Adversary(TextSettings):
         """Compute what the attacks of an epoch need about the training set; by default nothing.
 
         Args:
-            epoch: Number of the epoch, from 0.
             feed: Training images.
             codes: Function that computes the embeddings of all images, in order and in eval mode.
             prepared: Result of the epoch before; empty before the first.
@@ -93,7 +85,6 @@ class Adversary(TextSettings):
         """Balls in use, each with a mask of its samples.
 
         Args:
-            batch: Images of the step.
             prepared: Result of ``prepare``.
         """
         return [(self.ball, torch.ones_like(batch.rows, dtype=torch.bool))]
@@ -130,7 +121,6 @@ def gain_of(rows: Int[Tensor, "r"], gain: ObjectiveFunction, encoder: Encoder, c
     Args:
         rows: Samples that move, shape (r,).
         gain: Gain of all samples of the batch.
-        encoder: Encoder under attack.
         clean: Images of the batch, shape (b, *pixels).
     """
     with torch.no_grad():
@@ -184,7 +174,6 @@ def in_training(network: nn.Module, domain: Domain) -> Encoder:
 
     Args:
         network: Network in training.
-        domain: Shape and range of the inputs.
     """
     encoder = Encoder(nn.Identity(), "the encoder in training", domain)
     encoder.module = network

@@ -229,7 +229,6 @@ def eval_codes_of(learner: Learner, pixels: Pixels) -> Codes:
 
     Args:
         learner: Learner of the encoder.
-        pixels: Images, shape (b, *pixels).
     """
     with untouched(learner), torch.no_grad():
         return codes_of(learner.encoder, pixels)
@@ -256,7 +255,6 @@ def regularisers(graph: Graph, boxes: Sequence[Box]) -> Float[Tensor, ""]:
     ``relu(1/2 - min(a/i, i/a))``; means over activations, over 1/2.
 
     Args:
-        graph: Traced network.
         boxes: Box of each node.
     """
     activations = [node.inputs[0] for node in graph.nodes if isinstance(node.operation, Rule) and len(node.inputs) == 1]

@@ -91,11 +91,7 @@ class Edits(Adversary):
             return worst(self.family, chosen, in_training(network, domain), gain, clean, noise)
 
     def drawn(self, noise: Noise) -> Int[Tensor, "b t"]:
-        """Places of the edits to try on each image, in random order.
-
-        Args:
-            noise: Random streams, one per image.
-        """
+        """Places of the edits to try on each image, in random order."""
         count = len(self.family)
         return noise.fork("choice").uniform((count,), torch.float64).argsort(1)[:, : self.tried or count]
 
@@ -113,10 +109,8 @@ def worst(
     Args:
         family: Edits.
         chosen: Places of the edits to try on each image, shape (b, t).
-        encoder: Encoder under attack.
         gain: Gain of each image as a function of all embeddings.
         clean: Images, shape (b, *pixels).
-        noise: Random streams, one per image.
     """
     edited, most = clean.clone(), torch.full(clean.shape[:1], -torch.inf, device=clean.device)
     for place, edit in enumerate(family):

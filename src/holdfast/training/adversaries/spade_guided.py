@@ -96,7 +96,6 @@ def codes_by(reference: str, pixels: Pixels) -> Codes:
 
     Args:
         reference: Reference of an encoder.
-        pixels: Images, shape (n, *pixels).
     """
     encoder = load(reference).to(pixels.device, pixels.dtype)
     encoder.domain.check(pixels, f"images for {encoder.name}")
@@ -107,7 +106,6 @@ def node_scores(pixels: Pixels, codes: Codes, k: int, r: int, repair: str) -> Fl
     """SPADE score of each image; nan for images that a repair leaves out.
 
     Args:
-        pixels: Images, shape (n, *pixels).
         codes: Embeddings of the images, shape (n, d).
         k: Neighbours of each image in the graphs.
         r: Eigenvectors of the scores.

@@ -217,22 +217,17 @@ class MoCoV2Learner(HeadLearner):
 
     def __init__(self, encoder: nn.Module, head: nn.Module, settings: MoCoV2) -> None:
         super().__init__(encoder, head, settings)
-        self.key_network = frozen_copy(self.query_network)
+        self.key_network = frozen_copy(self.network)
         self.queue: Tensor
         self.register_buffer("queue", normalize(torch.randn(settings.queue, settings.projection), dim=1))
         self.oldest: Tensor
         self.register_buffer("oldest", torch.zeros((), dtype=torch.long))
         self.latest: Codes | None = None  # until the step is done and they enter the queue
 
-    @property
-    def query_network(self) -> nn.Sequential:
-        """Return encoder and projection."""
-        return nn.Sequential(self.encoder, self.head)
-
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
         self.latest = self.keys(batch)
         loss = self.contrast(self.latest)
-        return torch.cat([loss(self.query_network(view)) for view in batch.seen(1)]).mean()
+        return torch.cat([loss(self.network(view)) for view in batch.seen(1)]).mean()
 
     @torch.no_grad()
     def keys(self, batch: Batch) -> Codes:
@@ -251,11 +246,11 @@ class MoCoV2Learner(HeadLearner):
         return loss
 
     def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
-        return self.query_network, self.contrast(self.keys(batch))
+        return self.network, self.contrast(self.keys(batch))
 
     def move_key_network(self) -> None:
         """Move the key network towards the query network."""
-        follow(self.key_network.parameters(), self.query_network.parameters(), self.settings.momentum)
+        follow(self.key_network.parameters(), self.network.parameters(), self.settings.momentum)
 
     @torch.no_grad()
     def after_step(self, progress: float) -> None:

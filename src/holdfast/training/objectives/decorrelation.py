@@ -48,7 +48,6 @@ def standardised(codes: Codes, like: Float[Tensor, "n d"] | None = None) -> Code
     """Standardise each feature over the batch, or with the statistics of ``like``.
 
     Args:
-        codes: Embeddings, shape (b, d).
         like: Embeddings whose mean and standard deviation are used, shape (n, d); None: ``codes``.
     """
     variance, mean = torch.var_mean(codes if like is None else like, dim=0, correction=0)

@@ -167,7 +167,6 @@ class MAELearner(Learner):
 
         Args:
             predicted: Predicted patches, shape (b, n, values).
-            pixels: Images, shape (b, *pixels).
             order: Order of the patches of each image, shape (b, n); the first are visible.
         """
         target = unfold(pixels, self.decoder.patch, stride=self.decoder.patch).transpose(1, 2)

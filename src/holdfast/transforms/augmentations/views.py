@@ -35,7 +35,6 @@ class SimclrView(View):
 
 
 @final
-@dataclass(frozen=True)
 class MocoV2View(View):
     """MoCo v2 (Chen et al. 2020, https://arxiv.org/abs/2003.04297), as in its program."""
 
@@ -44,7 +43,6 @@ class MocoV2View(View):
 
 
 @final
-@dataclass(frozen=True)
 class MocoCifarView(View):
     """MoCo on CIFAR-10, without blur: its authors' demonstration and Zhong et al. 2022, appendix C.3."""
 
@@ -127,7 +125,6 @@ class DinoLocalView(View):
 
 
 @final
-@dataclass(frozen=True)
 class RvclMnistView(View):
     """RVCL on MNIST (Wang and Liu 2022), as in its program: no flip, at least 0.4 of the area."""
 
@@ -136,7 +133,6 @@ class RvclMnistView(View):
 
 
 @final
-@dataclass(frozen=True)
 class RvclCifarView(View):
     """RVCL on CIFAR-10 (Wang and Liu 2022) and RoCL (Kim et al. 2020), as in their programs: colours before the crop."""
 
@@ -145,7 +141,6 @@ class RvclCifarView(View):
 
 
 @final
-@dataclass(frozen=True)
 class DigitsView(View):
     """The built-in digit encoders: turned, scaled, shifted by half a pixel of 8, brighter or darker, noisy."""
 
