@@ -108,7 +108,8 @@ corruptions.evaluations.common_perturbations: evaluations.corrupted.common_pertu
 corruptions.evaluations.corruption_error: evaluations.corrupted.corruption_error
 corruptions.evaluations.under_corruption: evaluations.corrupted.corruption_test
 corruptions.transformed_files: corruptions.files commands.corrupt.files
-data.base: data.reading.groups
+data.by_name: data.reading.groups
+data.by_name: data.base
 data.huggingface: data.huggingface.streamed
 data.parquet: data.reading.columns
 data.reading.decode: data.reading.content
@@ -117,6 +118,7 @@ data.reading.stores: data.reading.endings
 data.remote: data.remote.stored_arrays
 encoders.architectures.base: encoders.architectures.loaded
 encoders.architectures.plain: encoders.architectures.digits encoders.architectures.rvcl
+encoders.by_name: encoders.loading.reference
 encoders.exported.program: encoders.exported.archive encoders.exported.expressions encoders.exported.rules
 encoders.huggingface.files: encoders.huggingface.images encoders.huggingface.texts
 encoders.loading.inputs: encoders.loading.torchvision_operators encoders.loading.factory

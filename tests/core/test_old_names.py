@@ -9,7 +9,7 @@ import torch
 
 import holdfast.extend
 from holdfast.core.run_settings import RunSettings
-from holdfast.data.base import Selection
+from holdfast.data.by_name import Selection
 from holdfast.extend import Attack, Domain, Observation, Population, Transform
 from holdfast.measure.population import Fit
 from tests import tiny

@@ -12,7 +12,7 @@ import holdfast as hf
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
-from holdfast.data.base import Selection
+from holdfast.data.by_name import Selection
 from holdfast.data.codes.codes import load, read_codes
 from holdfast.geometry.evaluations.geometry import SpaceGeometry
 from holdfast.measure.evaluation import answerable

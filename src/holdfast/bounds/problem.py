@@ -35,7 +35,7 @@ from holdfast.core.balls import Linf
 from holdfast.core.encoder import Codes, Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import RunSettings
-from holdfast.encoders.loading.reference import first_line
+from holdfast.encoders.by_name import first_line
 from holdfast.encoders.wrappers import PerImage
 
 RANDOM, ALONE = 4096, 256

@@ -35,7 +35,7 @@ from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import Observed
-from holdfast.encoders.loading.reference import first_line, require
+from holdfast.encoders.by_name import first_line, require
 from holdfast.measure.population import Population
 from holdfast.measure.store import Store
 

@@ -28,8 +28,7 @@ from holdfast.bounds.queries import counterexample_text, read
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, check_no_blanks, check_whole
 from holdfast.encoders import onnx
-from holdfast.encoders.by_name import Options
-from holdfast.encoders.loading.reference import existing, first_line
+from holdfast.encoders.by_name import Options, existing, first_line
 from holdfast.measure.store import Store
 
 __all__ = ["Answer", "answers", "verify"]

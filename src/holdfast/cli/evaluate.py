@@ -193,8 +193,8 @@ def _codes(encoders: Sequence[str]) -> str | None:
         >>> _codes(["embeddings:runs/codes.npy?ids=ids.txt"])
         'embeddings:runs/codes.npy?ids=ids.txt'
     """
+    from holdfast.encoders.by_name import named
     from holdfast.encoders.embeddings import SOURCE
-    from holdfast.encoders.loading.reference import named
 
     files = [reference for _, reference in map(named, encoders) if reference.startswith(f"{SOURCE}:")]
     return files[0] if len(files) == len(encoders) and files else None

@@ -23,7 +23,7 @@ from holdfast.core.optimised import codes_of
 from holdfast.core.records import Claim, Estimate, Verdict
 from holdfast.core.run_settings import without_tf32
 from holdfast.core.statistics.summaries import Scale, series_of, summarise
-from holdfast.data.base import Selection
+from holdfast.data.by_name import Selection
 from holdfast.data.reading.decode import USUAL, Decoding
 from holdfast.data.reading.scan import Encoded
 from holdfast.run.inputs import Inputs

@@ -23,8 +23,8 @@ from holdfast.data.codes.files import SUFFIXES
 from holdfast.data.codes.forms import Form
 from holdfast.encoders import by_name as encoders
 from holdfast.encoders.by_name import Options
+from holdfast.encoders.by_name import named as short_name
 from holdfast.encoders.embeddings import SOURCE
-from holdfast.encoders.loading.reference import named as short_name
 from holdfast.encoders.stored import SETTING, stored
 from holdfast.measure.population import Population
 from holdfast.measure.store import key_of

@@ -20,8 +20,7 @@ from holdfast.commands.evaluated_run import SETS, StoredRun, folder_of
 from holdfast.core.errors import HoldfastError, check_no_blanks, readable
 from holdfast.core.files import checksum_of, unsealed
 from holdfast.core.records import UNFINISHED, Failure, Record, Result
-from holdfast.encoders.by_name import Options, references
-from holdfast.encoders.loading.reference import label, named, stamp
+from holdfast.encoders.by_name import Options, label, named, references, stamp
 from holdfast.measure.packs import ShardFolder
 from holdfast.measure.store import DAMAGED, RECORDS, REPEAT, REQUEST, Store, kept, load
 from holdfast.report.overview.alerts import by_budget

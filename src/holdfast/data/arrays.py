@@ -16,7 +16,7 @@ from torch import Tensor
 
 from holdfast.core.errors import Described, HoldfastError, OutOfRange, check_known, existing, explained, first_line
 from holdfast.core.images import Images
-from holdfast.data.base import Selection, as_labels, check_settings
+from holdfast.data.by_name import Selection, as_labels, check_settings
 from holdfast.data.reading.array_source import load_array
 
 SOURCE = "arrays"

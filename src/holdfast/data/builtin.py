@@ -6,7 +6,7 @@ import torch
 
 from holdfast.core.errors import check_known
 from holdfast.core.images import Images
-from holdfast.data.base import Selection, check_settings
+from holdfast.data.by_name import Selection, check_settings
 from holdfast.data.reading.array_source import ArraySource
 
 SOURCE = "builtin"

@@ -16,7 +16,7 @@ import torch
 from holdfast.core.errors import Described, HoldfastError, OutOfRange, UnknownName, explained
 from holdfast.core.images import Images
 from holdfast.data.arrays import UNPACKED
-from holdfast.data.base import Selection, as_labels, check_settings
+from holdfast.data.by_name import Selection, as_labels, check_settings
 from holdfast.data.reading.array_source import load_array
 
 SOURCE = "torchvision"

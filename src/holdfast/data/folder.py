@@ -13,7 +13,7 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError, OutOfRange, explained, readable
 from holdfast.core.images import Images
-from holdfast.data.base import Selection, check_settings
+from holdfast.data.by_name import Selection, check_settings
 from holdfast.data.reading.label_files import SYNSET, labels_in, numbered
 from holdfast.data.reading.scan import load_encoded
 from holdfast.data.reading.stores import SUFFIXES, ending, report

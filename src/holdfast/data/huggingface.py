@@ -19,7 +19,7 @@ from holdfast.core.images import Images
 from holdfast.core.settings import convert
 from holdfast.data import parquet
 from holdfast.data.arrays import check_type
-from holdfast.data.base import Selection, as_labels, check_settings
+from holdfast.data.by_name import Selection, as_labels, check_settings
 from holdfast.data.reading.array_source import load_array
 from holdfast.data.reading.scan import load_encoded
 from holdfast.data.reading.stores import FileStore

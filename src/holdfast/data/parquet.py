@@ -14,7 +14,7 @@ from jaxtyping import Shaped
 from holdfast.core.errors import HoldfastError, UnknownName, check_known, existing, explained
 from holdfast.core.images import Images
 from holdfast.data.arrays import as_rows, check_type
-from holdfast.data.base import Selection, as_labels, check_settings
+from holdfast.data.by_name import Selection, as_labels, check_settings
 from holdfast.data.reading.array_source import load_array
 from holdfast.data.reading.scan import load_encoded
 

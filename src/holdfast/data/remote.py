@@ -17,7 +17,7 @@ from torch import Tensor
 from holdfast.core.errors import HoldfastError, explained
 from holdfast.core.images import Images
 from holdfast.data import arrays, folder, tars
-from holdfast.data.base import Selection, check_settings
+from holdfast.data.by_name import Selection, check_settings, kind, loaders
 from holdfast.data.reading.array_source import load_array
 from holdfast.data.reading.scan import load_encoded
 from holdfast.data.reading.stores import SUFFIXES, FileStore, StoredFile, StoredFiles, ending, report
@@ -98,7 +98,7 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     """
     store, path = FileStore.at(name)
     if store.local:
-        return local(path, settings, selection)
+        return loaders()[kind(path)](path, settings, selection)
     if path.endswith(".tar"):
         return tars.load(name, settings, selection)
     if path.lower().endswith(tuple(arrays.SUFFIXES)):
@@ -115,10 +115,3 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     labels, names = folder.labelled(list(images), settings)
     files = StoredFiles(list(images.values()))
     return load_encoded(name, files, list(images), labels, selection, settings, names, distant=True)
-
-
-def local(path: str, settings: dict[str, str], selection: Selection) -> Images:
-    """Images at a path of this machine, given as ``file://``."""
-    from holdfast.data.by_name import kind, loaders
-
-    return loaders()[kind(path)](path, settings, selection)

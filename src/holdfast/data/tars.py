@@ -21,7 +21,7 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError, explained
 from holdfast.core.images import Images
-from holdfast.data.base import Selection, as_labels, check_settings
+from holdfast.data.by_name import Selection, as_labels, check_settings
 from holdfast.data.reading.decode import Stored, side_by_side
 from holdfast.data.reading.label_files import numbered
 from holdfast.data.reading.scan import load_encoded

@@ -11,8 +11,8 @@ from torch import nn
 from holdfast.core.copies import copied
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.encoders.by_name import Options, split
 from holdfast.encoders.loading.inputs import sizes
-from holdfast.encoders.loading.reference import Options, split
 from holdfast.encoders.wrappers import seeded
 
 SOURCE = "baseline"

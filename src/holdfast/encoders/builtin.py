@@ -13,7 +13,7 @@ from pathlib import Path
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, check_known, readable
 from holdfast.encoders import trained
-from holdfast.encoders.loading.reference import Options, split
+from holdfast.encoders.by_name import Options, split
 
 SOURCE = "builtin"
 DOMAIN = Domain((1, 8, 8))

@@ -16,7 +16,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.data.codes.codes import StoredCodes, read_codes
 from holdfast.data.codes.forms import Form
-from holdfast.encoders.loading.reference import Options, split
+from holdfast.encoders.by_name import Options, split
 
 SOURCE = "embeddings"
 POSITIONS = (

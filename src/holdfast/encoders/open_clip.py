@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, UnknownName, check_known, explained
 from holdfast.core.text_tower import TextModel, TextTower
+from holdfast.encoders.by_name import Options, require, split
 from holdfast.encoders.loading.inputs import declare_missing_operators
 from holdfast.encoders.loading.library_transform import PreprocessingSettings, Recipe, recipe
-from holdfast.encoders.loading.reference import Options, require, split
 from holdfast.encoders.loading.weights import weights_only
 from holdfast.encoders.wrappers import seeded
 

@@ -7,8 +7,8 @@ For encoders that come as a package, or whose weights have their own loader. The
 from __future__ import annotations
 
 from holdfast.core.encoder import Encoder
+from holdfast.encoders.by_name import Options, split
 from holdfast.encoders.loading.inputs import InputSettings, build, encoder_from
-from holdfast.encoders.loading.reference import Options, split
 
 SOURCE = "python"
 

@@ -17,8 +17,8 @@ from holdfast.core.images import Images
 from holdfast.data import by_name as data
 from holdfast.data.codes.codes import StoredCodes, blocks, read_codes
 from holdfast.data.codes.forms import Form, Kept, Products, Signs
+from holdfast.encoders.by_name import named
 from holdfast.encoders.embeddings import Embeddings
-from holdfast.encoders.loading.reference import named
 
 SETTING = "stored="
 EMBEDDINGS = "embeddings:"

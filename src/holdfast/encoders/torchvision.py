@@ -13,9 +13,9 @@ from torch import nn
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, check_known, explained
+from holdfast.encoders.by_name import Options, require, split
 from holdfast.encoders.loading.inputs import declare_missing_operators
 from holdfast.encoders.loading.library_transform import Recipe, recipe
-from holdfast.encoders.loading.reference import Options, require, split
 from holdfast.encoders.loading.weights import weights_only
 from holdfast.encoders.wrappers import seeded
 

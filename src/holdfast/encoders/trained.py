@@ -31,9 +31,9 @@ from holdfast.core.records import ImagesInfo, Number, Record
 from holdfast.core.text_tower import TextTower
 from holdfast.encoders.architectures.base import LOADED, Architecture, LoadedEncoder
 from holdfast.encoders.architectures.vit import PatchTokens, VisionTransformer
+from holdfast.encoders.by_name import Options, named, split
 from holdfast.encoders.loading.inputs import build, inside
 from holdfast.encoders.loading.library_transform import LibraryTransform
-from holdfast.encoders.loading.reference import Options, named, split
 from holdfast.encoders.wrappers import check_tokens, dense, seeded
 
 SOURCE = "trained"

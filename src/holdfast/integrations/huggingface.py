@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 from holdfast.core.copies import copied
+from holdfast.encoders.by_name import require
 from holdfast.encoders.huggingface import Vision
-from holdfast.encoders.loading.reference import require
 from holdfast.integrations.monitor import Monitor, scalars
 from holdfast.run.inputs import NamedImages
 

@@ -17,13 +17,13 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning, check_known, wa
 from holdfast.core.geometry import Preprocessing
 from holdfast.core.images import Images
 from holdfast.data import by_name as data
-from holdfast.data.base import Selection
+from holdfast.data.by_name import Selection
 from holdfast.data.reading.scan_cache import ScanCache
 from holdfast.encoders import by_name as encoders
 from holdfast.encoders.baseline import random_init, raw_pixels
 from holdfast.encoders.builtin import TOUR as TOURED
+from holdfast.encoders.by_name import Options, named
 from holdfast.encoders.embeddings import SOURCE, Embeddings
-from holdfast.encoders.loading.reference import Options, named
 from holdfast.measure.bank import alongside, apart
 from holdfast.measure.evaluation import with_bank
 from holdfast.report.text import listed

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import Conflict, HoldfastWarning, OutOfRange, Unreadable
+from holdfast.encoders.by_name import existing
 from holdfast.encoders.loading.inputs import inside
-from holdfast.encoders.loading.reference import existing
 from holdfast.encoders.loading.weights import Weights, beginnings, fit, read_torch
 from holdfast.training.learner import Learner
 from holdfast.training.objectives.contrastive import MoCoV2Learner

@@ -11,7 +11,7 @@ import torch
 
 import holdfast as hf
 from holdfast.core.errors import HoldfastError
-from holdfast.data.base import groups_of
+from holdfast.data.by_name import groups_of
 from holdfast.encoders import load
 from holdfast.measure.store import key_of
 from tests.facts import says

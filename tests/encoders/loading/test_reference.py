@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders import Options, load, sources
+from holdfast.encoders.by_name import require, split
 from holdfast.encoders.loading.inputs import numbers, sizes
-from holdfast.encoders.loading.reference import require, split
 from holdfast.encoders.loading.weights import WeightSettings, read_weights
 from tests.facts import refused
 from tests.outside import looked_anew

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from holdfast.core.errors import Described, HoldfastError, OutOfRange, did_you_mean, readable, warn
 from holdfast.core.images import DIGEST, Images, Source, TensorSource
-from holdfast.data.base import Selection, check_settings, groups_of
+from holdfast.data.by_name import Selection, check_settings, groups_of
 from holdfast.data.codes.files import FLOATS, INTEGERS, Table, read_table
 from holdfast.data.codes.forms import Form
 from holdfast.data.reading.array_source import Rows

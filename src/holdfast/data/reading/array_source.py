@@ -18,7 +18,7 @@ from holdfast.core.encoder import Domain
 from holdfast.core.errors import Described, HoldfastError, OutOfRange
 from holdfast.core.geometry import Geometry, Preprocessing
 from holdfast.core.images import DIGEST, THREADS, Images, check_unchanged, row_digests
-from holdfast.data.base import Selection
+from holdfast.data.by_name import Selection
 from holdfast.data.reading.decode import fitted
 from holdfast.data.reading.scan_cache import ScanCache
 

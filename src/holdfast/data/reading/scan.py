@@ -17,7 +17,7 @@ from holdfast.core.errors import HoldfastError, explained, first_line, warn
 from holdfast.core.geometry import Preprocessing
 from holdfast.core.images import Images, changed
 from holdfast.core.settings import convert
-from holdfast.data.base import Selection
+from holdfast.data.by_name import Selection
 from holdfast.data.reading.decode import (
     MAX_PIXELS,
     USUAL,

@@ -15,8 +15,7 @@ from holdfast.core.discovery import named_classes
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.settings import TextSettings, fields_of, read
-from holdfast.encoders.by_name import load
-from holdfast.encoders.loading.reference import Options
+from holdfast.encoders.by_name import Options, load
 
 LOADED = "encoder"
 """The architecture of whatever a reference loads."""

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, check_known
 from holdfast.core.text_tower import TextTower
+from holdfast.encoders.by_name import Options, split
 from holdfast.encoders.huggingface.files import architecture, images_of, read_model, text_model
-from holdfast.encoders.loading.reference import Options, split
 from holdfast.encoders.wrappers import PATCH, check_result, check_tokens, dense, pool
 
 SOURCE = "hf"

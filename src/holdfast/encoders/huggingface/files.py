@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from holdfast.core.errors import HoldfastError, explained, first_line
 from holdfast.core.geometry import sizes
 from holdfast.core.text_tower import TextModel
+from holdfast.encoders.by_name import Options, require
 from holdfast.encoders.loading.inputs import declare_missing_operators
 from holdfast.encoders.loading.library_transform import Recipe, Whole, pixel_values, recipe
-from holdfast.encoders.loading.reference import Options, require
 
 
 def architecture(repository: str, revision: str | None, options: Options) -> str:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import HoldfastError, explained, first_line
-from holdfast.encoders.loading.reference import existing
+from holdfast.encoders.by_name import existing
 
 
 def check_expansion(file: Path | BytesIO, name: str) -> None:

@@ -12,8 +12,8 @@ from torch import nn
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.encoders.by_name import Options, existing, split
 from holdfast.encoders.loading.inputs import InputSettings, encoder_of
-from holdfast.encoders.loading.reference import Options, existing, split
 from holdfast.encoders.onnx.files import Column, Levels, Unbatched, read_model, shape_of, takes_levels
 from holdfast.encoders.onnx.graph import OnnxModule, parse
 from holdfast.encoders.wrappers import Pooled, for_batches

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from holdfast.core.errors import HoldfastError, explained, first_line
-from holdfast.encoders.loading.reference import require
+from holdfast.encoders.by_name import require
 from holdfast.encoders.onnx.graph import Graph, Node
 from holdfast.encoders.wrappers import Around
 

@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import _disable_current_modes
 
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.loading.reference import require
+from holdfast.encoders.by_name import require
 from holdfast.encoders.onnx import layers as layers
 from holdfast.encoders.onnx.layers import Call, Setting
 
