@@ -7,6 +7,8 @@ an ``Encoder``. Every weight of the module must be in the file and every weight 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders.by_name import Options, existing, split
@@ -17,6 +19,7 @@ SOURCE = "checkpoint"
 TAKES_ARCH = True
 
 
+@dataclass(frozen=True)
 class Settings(InputSettings, WeightSettings):
     """Settings of a checkpoint reference: inputs, and which tensors of the file to take."""
 

@@ -371,9 +371,8 @@ def sphere_warnings(population: Population, sphere: Sphere, looked_at: int) -> t
         warnings.append(Warned(sentence, "collapsed"))
     if sphere.ties:
         warnings.append(
-            f"{sphere.ties} images share their embedding with {sphere.near.shape[1]} others or more, so which "
-            f"of these are their "
-            "neighbours is arbitrary: read hubness with suspicion."
+            f"{sphere.ties} images share their embedding with {sphere.near.shape[1]} others or more, so which of these "
+            "are their neighbours is arbitrary: read hubness with suspicion."
         )
     if twins := len(digests) - len(set(digests)):
         copies = f"{twins} of {len(digests)} images are exact copies of others; each image is counted once."

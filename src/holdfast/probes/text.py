@@ -191,8 +191,7 @@ def text_tower(population: Population) -> TextTower:
     """
     if population.encoder.texts is None:
         raise HoldfastError(
-            f"{population.encoder.name} has no text tower beside its embeddings; the models of open_clip have "
-            f"one, and CLIP and "
-            "SigLIP of hf with ?pool=projected"
+            f"{population.encoder.name} has no text tower beside its embeddings; the models of open_clip have one, and "
+            "CLIP and SigLIP of hf with ?pool=projected"
         )
     return population.encoder.texts

@@ -40,12 +40,8 @@ MATCHES = 0.25
 SIMILAR = 1e-2
 """Norms this close to 1 count as 1, as half precision rounds them."""
 UNIT, NOT_UNIT = "embeddings scaled to norm 1", "embeddings not scaled to norm 1"
-ORDER, SCALED, SINGLE, WEIGHTS = (
-    "images in another order",
-    "embeddings multiplied by a constant",
-    "single images",
-    "other weights",
-)
+ORDER, SCALED = "images in another order", "embeddings multiplied by a constant"
+SINGLE, WEIGHTS = "single images", "other weights"
 Picture = UInt8[np.ndarray, "h w c"]
 Vectors = Float[np.ndarray, "n d"]
 

@@ -221,12 +221,8 @@ def false_match_rate(cut: Cut, pairs: Pairs) -> Estimate:
         value = count / len(pairs)
         low, high = pairs.interval(count, cut.rate)
     n, method, unit = int(pairs.sizes.sum()), METHOD if value == value else "undefined", "fraction of pairs"
-    of, case, why = (
-        "pairs of different images at least as similar as the threshold",
-        cut.conditions,
-        cut.estimate.reason,
-    )
-    name, ends = "false_match_rate", (value, low, high)
+    name, of = "false_match_rate", "pairs of different images at least as similar as the threshold"
+    case, ends, why = cut.conditions, (value, low, high), cut.estimate.reason
     return estimate_of(name, ends, n, method, unit, of, "lower", case, statistic="whole", reason=why)
 
 

@@ -149,9 +149,8 @@ class NoisyCodes(Observation):
         for index, fitted in probes.items():
             if fitted.encoder is not population.encoder:
                 raise HoldfastError(
-                    f"noisy copies are encoded once for all probes, and {self.probes[index]} scores embeddings "
-                    f"of an encoder of "
-                    "its own; use knn, linear, noise or robust"
+                    f"noisy copies are encoded once for all probes, and {self.probes[index]} scores embeddings of an "
+                    "encoder of its own; use knn, linear, noise or robust"
                 )
         return probes
 

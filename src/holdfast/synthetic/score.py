@@ -125,9 +125,8 @@ class RuleAccuracies(Observation):
         n = self.drawn(count)
         if (numbers := min(n, count) * count) > MOST_NUMBERS:
             raise HoldfastError(
-                f"synbench learns from {n:,} embeddings of {count:,} features, which takes {8e-9 * numbers:.0f} "
-                f"GB and more; ask "
-                f"for fewer samples, as in --set synbench.samples={MOST_NUMBERS // count}"
+                f"synbench learns from {n:,} embeddings of {count:,} features, which takes {8e-9 * numbers:.0f} GB and "
+                f"more; ask for fewer samples, as in --set synbench.samples={MOST_NUMBERS // count}"
             )
         if n < count and self.norm == "linf":
             raise HoldfastError(
@@ -193,8 +192,7 @@ def _encoded(
     if not torch.isfinite(drawn["codes"]).all():
         raise HoldfastError(
             f"{population.encoder.name} returned NaN or infinite embeddings for Gaussian inputs of scale "
-            f"{stream[1]:g}, which "
-            "leave its domain; check its weights and precision, or leave synbench out"
+            f"{stream[1]:g}, which leave its domain; check its weights and precision, or leave synbench out"
         )
     return drawn["codes"], drawn["labels"]
 

@@ -230,9 +230,8 @@ def synbench_warnings(inputs: ScoringInputs, limit: int | None) -> tuple[str, ..
         warnings.append("The embeddings vary along one direction only, so all budgets share one rule and one score.")
     elif rank < min(d, n - 2):
         warnings.append(
-            f"The embeddings vary in {rank} of {d} directions; class differences along the others, which have "
-            f"no variance to "
-            "compare them with, are left out."
+            f"The embeddings vary in {rank} of {d} directions; class differences along the others, which have no "
+            "variance to compare them with, are left out."
         )
     if d > n - 2:
         warnings.append(

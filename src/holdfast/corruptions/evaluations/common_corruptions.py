@@ -57,9 +57,8 @@ class CommonCorruptions(Evaluation):
     title = "Common corruptions"
     meaning = (
         "The fraction of corruptions survived is how often a corrupted image is still closer to its own original than "
-        "to any "
-        "other image, over all kinds and severities alike. The worst corruption is the one that carries each image farthest "
-        "of those tried: others may be worse."
+        "to any other image, over all kinds and severities alike. The worst corruption is the one that carries each "
+        "image farthest of those tried: others may be worse."
     )
     headline = ("corruptions_survived", "worst_corruption_accuracy")
     questions = (

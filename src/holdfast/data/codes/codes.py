@@ -100,9 +100,8 @@ class StoredCodes:
             examples = ", ".join(map(repr, self.ids[:2]))
             stated = "has no ids (name them with ?ids=FILE), so its rows are called" if self.positions else "holds"
             raise HoldfastError(
-                f"{self.name} has no embedding for {len(missing)} of {len(ids)} images, {missing[0]!r} among "
-                f"them; it {stated} "
-                f"{examples} ...: give ids as the images have them"
+                f"{self.name} has no embedding for {len(missing)} of {len(ids)} images, {missing[0]!r} among them; it "
+                f"{stated} {examples} ...: give ids as the images have them"
             )
         return [self.rows[name] for name in ids]
 

@@ -108,10 +108,8 @@ class Scan:
     def _hashed(self, row: int) -> bytes:
         try:
             content = self.fetch(row)
-            stamp, digest = (
-                self.scan_cache.key(identity(content), self.max_pixels),
-                blake2b(all_bytes(content)).digest(),
-            )
+            stamp = self.scan_cache.key(identity(content), self.max_pixels)
+            digest = blake2b(all_bytes(content)).digest()
         except HoldfastError:  # a store that does not answer
             raise
         except Exception as error:  # a file that went, or a member without an image

@@ -258,11 +258,8 @@ def _steps(call: Call, name: str, kernel: Sequence[int]) -> list[int]:
 
 def max_pool(call: Call, x: Tensor) -> Tensor:
     kernel = call.attributes["kernel_shape"]
-    pool, strides, dilations = (
-        _of("max_pool", len(kernel)),
-        _steps(call, "strides", kernel),
-        _steps(call, "dilations", kernel),
-    )
+    pool = _of("max_pool", len(kernel))
+    strides, dilations = _steps(call, "strides", kernel), _steps(call, "dilations", kernel)
     before, after = _pads(call, x, kernel)
     if _torch_pads(kernel, before, after):
         return pool(x, kernel, strides, before, dilations, ceil_mode=bool(call.get("ceil_mode", 0)))

@@ -64,10 +64,8 @@ class Alignment(Evaluation):
     title = "Alignment of views"
     meaning = (
         "Alignment is the squared distance between the unit embeddings of an image and of its edited views, relative "
-        "alignment "
-        "the same as a fraction of that between different images: 0 is perfect, 1 no better than chance. LiDAR says "
-        "in how many "
-        "dimensions images differ by more than their views do."
+        "alignment the same as a fraction of that between different images: 0 is perfect, 1 no better than chance. "
+        "LiDAR says in how many dimensions images differ by more than their views do."
     )
     headline = ("relative_alignment", "lidar")
     words = (("lidar", "LiDAR"),)
@@ -139,15 +137,11 @@ def relative_to_others(
 
 
 def _series(
-    quantity: str,
-    conditions: Conditions,
-    values: Float[np.ndarray, "n"],
-    of: str,
-    limits: tuple[float, float] | None = None,
+    name: str, case: Conditions, values: Float[np.ndarray, "n"], of: str, limits: tuple[float, float] | None = None
 ) -> Series:
     why = ONE if limits is None and np.isnan(values).all() else ZERO
     unit = "squared distance" if limits else "of the squared distance between images"
-    series = series_of(quantity, conditions, torch.from_numpy(values), unit, Claim.ESTIMATE, of, why)
+    series = series_of(name, case, torch.from_numpy(values), unit, Claim.ESTIMATE, of, why)
     return series.model_copy(update={"limits": limits})
 
 

@@ -112,7 +112,7 @@ class SpaceGeometry(Evaluation):
     def fits(self) -> tuple[Fit[Any], ...]:
         if self.tags is None:
             return (self._neighbourhoods(),)
-        return (self._neighbourhoods(), self._strangers(self.tags), Margins(self.samples, self.tags))
+        return (self._neighbourhoods(), Strangers(self.k, self.samples, self.tags), Margins(self.samples, self.tags))
 
     def observation(self) -> Lengths:
         return Lengths(self.samples)
@@ -122,11 +122,12 @@ class SpaceGeometry(Evaluation):
         position_of = {row: k for k, row in enumerate(rows)}
         where = [position_of[row] for row in sphere.rows]
         labels, kind = self._labelled(population, sphere)
-        grouped = group_uniformity(sphere.codes, labels)
+        grouped, names = group_uniformity(sphere.codes, labels), CLUSTERS if kind == "cluster" else "classes"
+        of = f"mean uniformity within a {kind}"
         measured = [
             *_spread(sphere, observed["length"].cpu().numpy()[where]),
             *_hubs(sphere, self.k),
-            _within_groups(grouped, kind),
+            Measured(f"uniformity_within_{names}", grouped.mean, "nats", of, "neither", {}, f"alone in its {kind}"),
             *(_between_classes(sphere, labels) if kind == "class" else ()),
             *self._nuisance(population, sphere, labels, kind),
         ]
@@ -152,9 +153,6 @@ class SpaceGeometry(Evaluation):
     def _neighbourhoods(self) -> Neighbourhoods:
         return Neighbourhoods(self.k, self.samples)
 
-    def _strangers(self, tags: Tags) -> Strangers:
-        return Strangers(self.k, self.samples, tags)
-
     def _labelled(self, population: Population, sphere: Sphere) -> tuple[Labels, Kind]:
         """Return the class of each code, or its cluster where there are no labels."""
         labels = population.images.labels
@@ -168,7 +166,7 @@ class SpaceGeometry(Evaluation):
         if kind == "cluster":
             raise HoldfastError("geometry.tags is compared with labels, and these images have none; leave tags out")
         tags = self.tags.of([population.images.ids[row] for row in sphere.rows])
-        near = population.learned(self._strangers(self.tags))
+        near = population.learned(Strangers(self.k, self.samples, self.tags))
         values = robustness_index(near, labels, tags) if near.size else np.full(len(tags), np.nan)
         of = "neighbours alike in the label, among those alike in label or tag alone"
         why = "no neighbours are alike in the label or the tag alone"
@@ -205,12 +203,6 @@ def _hubs(sphere: Sphere, k: int) -> Iterator[Measured]:
     yield Measured("hub_skewness", skew, "third moment", skewed, "lower", conditions, why)
     yield Measured("hub_share", share, "fraction of places", of, "lower", conditions, why)
     yield Measured("occurrences", count, "lists", "lists of nearest neighbours an image is in", None, conditions, why)
-
-
-def _within_groups(grouped: GroupUniformity, kind: Kind) -> Measured:
-    of, alone = f"mean uniformity within a {kind}", f"alone in its {kind}"
-    quantity = f"uniformity_within_{CLUSTERS if kind == 'cluster' else 'classes'}"
-    return Measured(quantity, grouped.mean, "nats", of, "neither", {}, alone)
 
 
 def _between_classes(sphere: Sphere, labels: Labels) -> Iterator[Measured]:

@@ -48,9 +48,8 @@ class GradCam(Evaluation):
     title = "Where the embedding comes from (Grad-CAM)"
     meaning = (
         "Grad-CAM marks the places of an image that its embedding comes from; the pictures show them before and after "
-        "an edit. "
-        "The overlap of the two maps is 1 where the edit moves no weight and 0 where they do not meet; maps illustrate, "
-        "they prove nothing."
+        "an edit. The overlap of the two maps is 1 where the edit moves no weight and 0 where they do not meet; maps "
+        "illustrate, they prove nothing."
     )
     headline = ("map_overlap",)
 

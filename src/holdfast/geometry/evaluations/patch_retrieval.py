@@ -367,6 +367,5 @@ def _pooled(population: Population) -> tuple[str, ...]:
         return ()
     return (
         f"{population.encoder.name} gives one embedding of an image, which is taken for its only patch; dense "
-        "embeddings come with "
-        "?tokens=patch, or from Dense(module, tokens) in Python.",
+        "embeddings come with ?tokens=patch, or from Dense(module, tokens) in Python.",
     )

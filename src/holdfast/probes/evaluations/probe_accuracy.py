@@ -61,10 +61,10 @@ class ProbeAccuracy(Evaluation):
     headline = ("top1_accuracy",)
 
     def observation(self) -> Joint:
-        return Joint(tuple(map(self._answers, self.probes)))
+        return Joint(tuple(Answers(probe, self.samples) for probe in self.probes))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        answers = [self.observation().of(self._answers(probe), observed) for probe in self.probes]
+        answers = [self.observation().of(Answers(probe, self.samples), observed) for probe in self.probes]
         ranks = [answer["rank"] for answer in answers]
         named: list[Conditions] = [{"probe": str(probe)} for probe in self.probes]
         labels = population.labels[list(rows)].cpu()
@@ -85,9 +85,6 @@ class ProbeAccuracy(Evaluation):
         learned = [population.learned(probe) for probe in self.probes]
         warnings = accuracy_warnings(population, rows, learned, first, "its margins")
         return findings_of(population, rows, (*right, *(among if many else ()), *margins), estimates, warnings, curves)
-
-    def _answers(self, probe: Probe) -> Answers:
-        return Answers(probe, self.samples)
 
 
 def class_accuracies(

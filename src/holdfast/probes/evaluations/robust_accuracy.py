@@ -119,7 +119,7 @@ class RobustAccuracy(Evaluation):
     )
 
     def observation(self) -> Joint:
-        parts: list[Observation] = [*map(self._answers, self.probes)]
+        parts: list[Observation] = [Answers(probe, self.samples) for probe in self.probes]
         for ball in self.balls:
             parts += [self._attacked(probe, ball) for probe in self.probes]
             if self._label_free:
@@ -127,7 +127,7 @@ class RobustAccuracy(Evaluation):
         return Joint(tuple(parts))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        answers = {probe: self.observation().of(self._answers(probe), observed) for probe in self.probes}
+        answers = {probe: self.observation().of(Answers(probe, self.samples), observed) for probe in self.probes}
         clean = {probe: answer["rank"] == 0 for probe, answer in answers.items()}
         plain = [right_series({"probe": str(probe)}, right) for probe, right in clean.items()]
         accuracies = [summarise(series, "share", "higher", "clean_accuracy") for series in plain]
@@ -143,12 +143,9 @@ class RobustAccuracy(Evaluation):
         robust = [summarise(series, "share", "higher", "robust_accuracy") for series in kept]
         rates = [summarise(series, "share", "lower", "attack_success_rate") for series in fallen]
         learned, vain = [population.learned(probe) for probe in self.probes], "its numbers under attack"
-        warnings, curves = (
-            accuracy_warnings(population, rows, learned, accuracies, vain),
-            self._curves(accuracies, robust),
-        )
-        series = (*plain, *kept, *fallen, *margins)
-        return findings_of(population, rows, series, (*accuracies, *robust, *rates), warnings, curves)
+        warnings = accuracy_warnings(population, rows, learned, accuracies, vain)
+        series, numbers = (*plain, *kept, *fallen, *margins), (*accuracies, *robust, *rates)
+        return findings_of(population, rows, series, numbers, warnings, self._curves(accuracies, robust))
 
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
@@ -192,9 +189,6 @@ class RobustAccuracy(Evaluation):
             return transferred.of_attack(threat.attack, threat.probe, self.observation().of(transferred, observed))
         attacked = self._attacked(threat.probe, threat.ball)
         return attacked.of_attack(threat.attack, self.observation().of(attacked, observed))
-
-    def _answers(self, probe: Probe) -> Answers:
-        return Answers(probe, self.samples)
 
     def _attacked(self, probe: Probe, ball: Ball) -> AttackedAnswers:
         return AttackedAnswers(probe, ball, self.attacks, self.samples)

@@ -77,9 +77,8 @@ class Drift(Evaluation):
     bank_title = "Images before"
     meaning = (
         "The p-value of drift is the probability that images of one kind, divided at random, look as different to the "
-        "encoder as "
-        "these two sets do: up to 0.05, they have moved, and of sets that are alike 5% do so by chance. It does not say "
-        "whether the encoder suffers from it."
+        "encoder as these two sets do: up to 0.05, they have moved, and of sets that are alike 5% do so by chance. It "
+        "does not say whether the encoder suffers from it."
     )
     headline = ("drift_p_value", "energy_distance")
     questions = (

@@ -133,11 +133,10 @@ class SynBench(Evaluation):
     version = 3
     title = "SynBench: synthetic classes"
     meaning = (
-        "Two Gaussian classes are fed to the encoder, which then needs no images; the score compares the accuracy and the "
-        "margin of the best robust linear rule on its embeddings with what the classes themselves allow: 1 keeps all, "
-        "0 nothing. "
-        "It depends strongly on the direction in which the classes differ and on the grid of scales, which the settings "
-        "record, and it does not see robustness to attacks."
+        "Two Gaussian classes are fed to the encoder, which then needs no images; the score compares the accuracy and "
+        "the margin of the best robust linear rule on its embeddings with what the classes themselves allow: 1 keeps "
+        "all, 0 nothing. It depends strongly on the direction in which the classes differ and on the grid of scales, "
+        "which the settings record, and it does not see robustness to attacks."
     )
     headline = ("mean_synbench_score_extrapolated", "mean_synbench_score")
     words = (("synbench", "SynBench"),)

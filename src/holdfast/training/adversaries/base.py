@@ -161,9 +161,8 @@ def required(finite: Sequence[Tensor]) -> Iterator[None]:
         failed = error
     if finite and not bool(torch.stack(list(finite)).all()):
         raise HoldfastError(
-            "the encoder in training gives embeddings that are not finite; lower the learning rate, set clip, "
-            "or use a wider "
-            "precision"
+            "the encoder in training gives embeddings that are not finite; lower the learning rate, set clip, or use a "
+            "wider precision"
         ) from failed
     if failed is not None:
         raise failed
