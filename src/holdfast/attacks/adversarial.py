@@ -226,9 +226,7 @@ class AdversarialImages(Observation):
             "gain": gain,
         }
         # Views come one after the other, all images each: (views * b, ...) becomes (b, views, ...).
-        by_image = {
-            name: values.unflatten(0, (-1, len(images))).transpose(0, 1).cpu() for name, values in tensors.items()
-        }
+        by_image = {name: each.unflatten(0, (-1, len(images))).transpose(0, 1).cpu() for name, each in tensors.items()}
         return {**by_image, "together": torch.full((len(images),), len(images))}
 
 

@@ -166,9 +166,7 @@ def _moved(
         columns |= {
             name: values.tolist() for name, values in _rounded(population, preset, adversarial, folder, pngs).items()
         }
-    return tuple(
-        MovedImage(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)
-    )
+    return tuple(MovedImage(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True))
 
 
 def _rounded(

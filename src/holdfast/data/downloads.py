@@ -88,9 +88,7 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
         return _idx(path, path.with_name(path.name.replace("images-idx3", "labels-idx1")), selection, labels)
     found = form(path)
     if found is None:
-        raise HoldfastError(
-            f"{path} holds no MNIST or CIFAR files ({IDX['test'][0]}, test_batch, test.bin, ...); check root"
-        )
+        raise HoldfastError(f"{path} has no MNIST or CIFAR files ({IDX['test'][0]}, test_batch, test.bin); check root")
     if name in FOLDERS and not found.startswith(KINDS.get(name, "idx")):
         raise HoldfastError(f"{path} holds {found}, not {name}; check root")
     if found == "idx":

@@ -48,9 +48,7 @@ def first_rows(name: str, settings: Mapping[str, str], selection: Selection, sta
             f"{name} is to be streamed, so say how many of its first images to fetch, as in --limit 1000 or "
             "?streaming=true&take=50000"
         )
-    warn(
-        f"{name} is streamed: its first {count:,} images stand for all of it, though datasets may be sorted by class", 3
-    )
+    warn(f"{name} is streamed: its first {count:,} images stand for all, though datasets may be sorted by class", 3)
     parts = [name, count, *(settings.get(key) for key in CHOOSING)]
     if Path(name).expanduser().is_dir():
         store, path = FileStore.at(name)

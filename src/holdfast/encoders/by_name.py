@@ -56,9 +56,7 @@ def named(reference: str) -> tuple[str, str]:
     if not equals or "?" in name:  # the setting of a reference without a source
         return "", reference
     if not name.strip() or "," in name:
-        raise HoldfastError(
-            f"a short name stands before =, without commas, as in mine=timm:resnet50; got {reference!r}"
-        )
+        raise HoldfastError(f"a short name stands before =, without commas, as in a=timm:resnet50; got {reference!r}")
     return name.strip(), source + colon + rest
 
 

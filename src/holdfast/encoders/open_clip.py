@@ -162,6 +162,4 @@ def _remove_projection(tower: Any, name: str) -> None:
     elif isinstance(getattr(tower, "head", None), nn.Sequential) and hasattr(tower.head, "proj"):
         tower.head.proj = nn.Identity()
     else:
-        raise HoldfastError(
-            f"{name!r} has no projection that can be left out: its pooling ends in it; use projection=true"
-        )
+        raise HoldfastError(f"{name!r} has no projection to leave out: its pooling ends in it; use projection=true")

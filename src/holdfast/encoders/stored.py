@@ -85,9 +85,7 @@ def stored(
         kept.hold(_brought(kept, form, calibration))
         return kept
     if encoder.tokens > 1 and form.first is not None:
-        raise Conflict(
-            f"stored={form.name}", f"first and {encoder.tokens} tokens", "first for one vector per image only"
-        )
+        raise Conflict(f"stored={form.name}", f"first and {encoder.tokens} tokens", "first for one vector per image")
     fitted = form.fitted(_width(encoder), lambda of: _sample(encoder, form, of, calibration))
     kept.module, kept.texts = _through(encoder, fitted, smooth=False), None
     if fitted.integers is not None:
@@ -166,9 +164,7 @@ def _sample(
         return blocks(read_codes(of.removeprefix(EMBEDDINGS)).codes)
     if of is None and calibration is None:
         fix = f"state one, as in stored={form.name}:calibration=photos/"
-        raise OutOfRange(
-            f"stored={form.name}", Described("neither"), "given with scale, ranges or calibration", fix=fix
-        )
+        raise OutOfRange(f"stored={form.name}", Described("neither"), "with scale, ranges or calibration", fix=fix)
     if of is not None:
         calibration = data.load(of, encoder.domain, encoder.geometry, limit=CALIBRATED)
     if isinstance(calibration, Images):

@@ -126,9 +126,7 @@ def _file(name: str, settings: Settings) -> Path | None:
     if settings.weights is not None:
         return existing(settings.weights)
     if settings.key or settings.prefix or settings.drop:
-        raise HoldfastError(
-            f"key, prefix and drop choose among the weights of a file; {name!r} needs ?weights=FILE too"
-        )
+        raise HoldfastError(f"key, prefix and drop choose among weights of a file; {name!r} needs ?weights=FILE too")
     if not name.startswith(FOLDER):
         return None
     folder = Path(name.removeprefix(FOLDER)).expanduser()

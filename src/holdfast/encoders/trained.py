@@ -241,9 +241,7 @@ def load(name: str, options: Options) -> Encoder:
     folder = Path(name).expanduser()
     card = read_card(folder)
     if options.size and card.domain.shape[1:] != (options.size, options.size):
-        raise HoldfastError(
-            f"{name!r} takes inputs of shape {card.domain.shape}, got size={options.size}; leave it out"
-        )
+        raise HoldfastError(f"{name!r} takes inputs {card.domain.shape}, got size={options.size}; leave it out")
     path, expected = _weights(folder, card, settings.epoch)
     content = _sound(path, expected)
     module, texts = seeded(partial(_module, folder, card, options), 0)
@@ -336,9 +334,7 @@ def _sound(path: Path, expected: str) -> bytes:
     """Return the content of ``path``, whose checksum its card states."""
     content = _content(path)
     if _checksum(content) != expected:
-        raise HoldfastError(
-            f"'{path}' does not match its card (another sha256); it may be truncated: copy the folder again"
-        )
+        raise HoldfastError(f"'{path}' does not match its card (sha256); it may be truncated: copy the folder again")
     return content
 
 
@@ -366,9 +362,7 @@ def _module(folder: Path, card: Card, options: Options) -> tuple[nn.Module, Text
         built = build(options.arch, f"--arch {options.arch}")
         return inside(built.module) if isinstance(built, Encoder) else built, None
     if card.architecture is None:
-        raise HoldfastError(
-            f"'{folder}' was trained from a module made in Python; say which: --arch package.module:factory"
-        )
+        raise HoldfastError(f"'{folder}' was trained from a Python module; say which: --arch package.module:factory")
     try:
         architecture = Architecture.read(card.architecture)
         if isinstance(architecture, LoadedEncoder):

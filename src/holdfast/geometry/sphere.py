@@ -90,9 +90,7 @@ class Tags(TextSettings):
         path, content = hashed.groups() if hashed else (text, "")
         digest = sha256(_bytes(path)).hexdigest()[:16]
         if content and content != digest:
-            raise HoldfastError(
-                f"the tags in {path} are no longer those of {text}; name the file alone to read it again"
-            )
+            raise HoldfastError(f"tags in {path} are no longer those of {text}; name the file alone to read it again")
         return cls(path, digest)
 
     def __str__(self) -> str:
@@ -106,9 +104,7 @@ class Tags(TextSettings):
         """
         names, numbers = np.unique(self.names(ids), return_inverse=True)
         if len(names) < 2:
-            raise HoldfastError(
-                f"all images have the tag {str(names[0])!r} in {self.path}; a nuisance needs two at least"
-            )
+            raise HoldfastError(f"all images have the tag {str(names[0])!r} in {self.path}; a nuisance needs two")
         return numbers
 
     def names(self, ids: Sequence[str]) -> list[str]:

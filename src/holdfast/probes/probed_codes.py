@@ -116,9 +116,7 @@ class TransferredAnswers(Observation):
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         moved = self.pixels(population, rows)
-        return joined(
-            [joined([answers_to(probe, population, rows, pixels) for probe in self.probes]) for pixels in moved]
-        )
+        return joined([joined([answers_to(probe, population, rows, each) for probe in self.probes]) for each in moved])
 
     def of_attack(self, attack: Attack, probe: Probe, observed: Observed) -> Observed:
         """Rank and margin of one probe after one attack."""

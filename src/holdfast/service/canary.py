@@ -410,9 +410,7 @@ class Pictures:
             parts = pixels.split(batch or self.run.batch_size)
             codes = torch.cat([codes_of(encoder, part).cpu().double() for part in parts])
         if not torch.isfinite(codes).all():
-            raise HoldfastError(
-                f"{encoder.name} returned NaN or infinite embeddings; check its weights and its precision"
-            )
+            raise HoldfastError(f"{encoder.name} returned NaN or infinite embeddings; check its weights and precision")
         return codes.numpy()
 
 

@@ -235,11 +235,10 @@ def sequential(sets: TwoSets, alpha: float, seed: int) -> Bet:
     number, most = (exp(min(largest, LARGEST)), nan, nan), exp(min(reachable, LARGEST))
     method = "capital of a test martingale at its highest, images in the order of their names; no interval"
     of, unit = "evidence that images have moved away from those before, or towards them", "times the stake"
-    evidence = estimate_of(
-        "sequential_evidence", number, len(path), method, unit, of, "lower", statistic="whole", most=most
-    )
+    name, n = "sequential_evidence", len(path)
+    evidence = estimate_of(name, number, n, method, unit, of, "lower", statistic="whole", most=most)
     across, up = "images, in the order of their names", "logarithm to base 10 of the capital"
-    curve = line_of("sequential_evidence", {}, across, up, range(1, len(path) + 1), path / log(10))
+    curve = line_of(name, {}, across, up, range(1, len(path) + 1), path / log(10))
     status: Literal["refuted", "no violation found", "unknown"] = "no violation found"
     if reached is not None:
         status = "refuted"

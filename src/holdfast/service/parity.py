@@ -257,9 +257,8 @@ def findings(pair: Pair, k: int) -> tuple[Findings, Answers]:
     scale, kept = seen.scale(), answers(seen.reference, seen.candidate, seen.gallery, k)
     series = [*(_moved(pair, seen, scale) if pair.same_width else ()), *_kept(seen, kept, k), *_unexplained(seen)]
     estimates = [*_estimates(series, scale), _cka(seen)]
-    conclusion = with_groups(
-        Findings(ids=pair.ids, series=tuple(series), estimates=tuple(estimates), groups=pair.groups)
-    )
+    whole = Findings(ids=pair.ids, series=tuple(series), estimates=tuple(estimates), groups=pair.groups)
+    conclusion = with_groups(whole)
     of = {each.quantity: each for each in conclusion.series}
     low_ends = [
         *low_end(of["neighbours_kept"], kept.neighbours, k, pair.groups),
@@ -362,9 +361,7 @@ def _unexplained(pair: Pair) -> Iterator[Series]:
     """Yield what maps leave of the difference, of the images that they were judged on."""
     chosen = pair.order[:MAPPED]
     if len(chosen) < 4:
-        raise HoldfastError(
-            f"maps are fitted to one half of the images and judged on the other; {len(chosen)} are too few"
-        )
+        raise HoldfastError(f"maps are fitted to half of the images and judged on the other; {len(chosen)} are too few")
     left = unexplained(pair.reference[chosen], pair.candidate[chosen], torch.arange(len(chosen)))
 
     def whole(values: Tensor) -> Tensor:

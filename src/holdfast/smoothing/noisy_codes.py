@@ -80,16 +80,12 @@ class NoisyCodes(Observation):
         first = copies.reduced("centre", smoothing.selection, lambda codes: {"codes": codes})["codes"]
         views = [View.of(population, row, smoothing, divergence, first) for divergence in self.divergences]
         probes = self._answering(population)
-        second = copies.reduced(
-            "held", smoothing.selection, lambda codes: joined([view.in_ball(codes) for view in views])
-        )
+        second = copies.reduced("held", smoothing.selection, lambda z: joined([view.in_ball(z) for view in views]))
         early = {k: voted(probe, first) for k, probe in probes.items()}
         drawn, third = self._in_rounds(copies, views, probes, {k: int(votes.argmax()) for k, votes in early.items()})
-        summaries = [
-            view.summary(entries(second, k), entries(third, k), smoothing.copies) for k, view in enumerate(views)
-        ]
+        found = [view.summary(entries(second, k), entries(third, k), smoothing.copies) for k, view in enumerate(views)]
         return {
-            **joined(summaries),
+            **joined(found),
             **{f"probe {k}.votes": third[f"probe {k}"].sum(0) for k in probes},
             **{f"probe {k}.first": votes for k, votes in early.items()},
             "copies": torch.tensor(drawn),
@@ -336,9 +332,7 @@ class UnitCodes(Observation):
         low = 0.0
         while len(draws) < settings.copies:
             count = min(max(FIRST, len(draws)), settings.copies - len(draws))
-            fresh = copies.reduced(
-                f"feature {turn}", count, lambda codes: {"similarity": similarities(unit(codes), anchor)}
-            )
+            fresh = copies.reduced(f"feature {turn}", count, lambda z: {"similarity": similarities(unit(z), anchor)})
             draws, turn = torch.cat([draws, fresh["similarity"]]), turn + 1
             low = least_mean(draws, settings.alpha)
             reachable = certified_cosine(draws.mean(), settings.radius, settings.sigma)

@@ -38,9 +38,7 @@ def read(path: Path) -> Any:
         raise
     except Exception as error:  # numpy raises anything at all on damaged bytes
         raise Unreadable(f"an array from {path}", error, fix="save one with numpy.save") from error
-    raise HoldfastError(
-        f"{path} holds {len(names)} arrays ({', '.join(names[:5])}); save the one to use with numpy.save"
-    )
+    raise HoldfastError(f"{path} holds {len(names)} arrays ({', '.join(names[:5])}); save one with numpy.save")
 
 
 def measure(
@@ -60,9 +58,8 @@ def measure(
     x, y = checked(inputs, outputs)
     ids = [str(row) for row in range(len(x))]
     graphs = draw(x, y, evaluation.k, evaluation.graph, evaluation.repair, seed)
-    scores = evaluation.proved(
-        SpectralScores(lambda: (x, y), graphs, scored(graphs, seed), range(len(x)), np.arange(len(x)))
-    )
+    rows, order = range(len(x)), np.arange(len(x))
+    scores = evaluation.proved(SpectralScores(lambda: (x, y), graphs, scored(graphs, seed), rows, order))
     known = None if labels is None else np.asarray(labels)
     if known is not None and (known.shape != (len(x),) or known.dtype.kind not in "iu"):
         raise OutOfRange(

@@ -229,9 +229,7 @@ def tensors_of(scores: Spade) -> Observed:
         **{name: getattr(graphs, name) for name in GRAPH_FACTS},
         **{name: getattr(scores, name) for name in SCORE_FACTS},
     }
-    tensors = {
-        name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items() if array is not None
-    }
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(each)) for name, each in arrays.items() if each is not None}
     return {**tensors, FACTS: torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8)}
 
 

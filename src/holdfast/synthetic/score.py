@@ -359,8 +359,6 @@ def suggested_budget(population: Population, samples: int = SAMPLES) -> float:
     The mixture lies along the published direction, all input values alike.
     """
     accuracies = RuleAccuracies(SCALES, BUDGETS, samples, ENCODINGS, "ones")
-    observed = {
-        name: values.double().cpu() for name, values in accuracies.observe(population, range(len(SCALES))).items()
-    }
+    observed = {name: each.double().cpu() for name, each in accuracies.observe(population, range(len(SCALES))).items()}
     right, bound = (values[:, -1] for values in (observed["right"], expected_bounds(observed)))  # the whole train set's
     return BUDGETS[int(score(right, bound, reference(SCALES), THRESHOLDS).mean(0).argmax())]

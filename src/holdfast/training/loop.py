@@ -57,9 +57,7 @@ def classes_of(images: Images, recipe: Recipe) -> tuple[Int[Tensor, "n"] | None,
         return None, 0
     values, columns = torch.as_tensor(images.labels).unique(return_inverse=True)
     if recipe.objective.needs_labels and len(values) < 2:
-        raise HoldfastError(
-            f"all images of {images.name} have one label, so {recipe.objective} has nothing to tell apart"
-        )
+        raise HoldfastError(f"all images of {images.name} have one label; {recipe.objective} has nothing to tell apart")
     return columns, len(values)
 
 

@@ -140,9 +140,7 @@ def substituted(images: Images, others: Images) -> Images:
 def labels_of(images: Images) -> list[int]:
     """Return the label of each image, or raise if there are none."""
     if images.labels is None:
-        raise HoldfastError(
-            f"{images.name} has no labels, which classes are counted by; add ?labels=folders to a folder"
-        )
+        raise HoldfastError(f"{images.name} has no labels to count classes by; add ?labels=folders to a folder")
     return [int(label) for label in images.labels]
 
 
@@ -237,9 +235,7 @@ class SomeClasses(Subset):
     def of(self, images: Images, seed: int, load: Callable[[str], Images]) -> Images:
         sizes = Counter(labels_of(images))
         if not 1 <= self.count <= len(sizes):
-            raise OutOfRange(
-                "subset classes: count", self.count, f"from 1 to {len(sizes)}, the classes of {images.name}"
-            )
+            raise OutOfRange("subset classes: count", self.count, f"1 to {len(sizes)}, the classes of {images.name}")
         kept = sorted(sizes, key=lambda label: hashed(seed, "class", label))[: self.count]
         return chosen(images, {label: sizes[label] for label in kept}, seed)
 

@@ -307,9 +307,8 @@ class Backdoor(Evaluation):
         parts = {"mask": mask, "pattern": found.stamp(found.pattern.new_full(domain.shape, domain.low)[None])[0]}
         for place, stamped in zip(shown, self.observation().pixels(population, shown), strict=True):
             parts[f"{population.images.ids[place]}, stamped"] = stamped
-        picture = row(
-            "smallest trigger found: its mask, its pattern through the mask, and images with it", parts, domain
-        )
+        caption = "smallest trigger found: its mask, its pattern through the mask, and images with it"
+        picture = row(caption, parts, domain)
         return () if picture is None else (picture,)
 
 
@@ -356,7 +355,7 @@ def verdict(found: Found, stamped: Estimate) -> Verdict:
         status, reason = "refuted", f"{size} and draws {stamped.n} others to a mean cosine of {stamped.value:.3g}"
     else:
         reason = (
-            f"{size}, but draws {stamped.n} others to a mean cosine of {stamped.value:.3g} only; raise backdoor.seen"
+            f"{size}, but draws {stamped.n} others only to a mean cosine of {stamped.value:.3g}; raise backdoor.seen"
         )
     return Verdict(question=QUESTION, status=status, reason=reason)
 

@@ -159,9 +159,7 @@ class Impersonation(AttackedEvaluation):
             return None
         probe = population.learned(self.probe)
         if probe.encoder is not population.encoder:
-            raise HoldfastError(
-                f"{self.probe} has an encoder of its own; use one that scores the embeddings, such as linear"
-            )
+            raise HoldfastError(f"{self.probe} has its own encoder; use one that scores embeddings, such as linear")
         return probe
 
     def _sheet(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:

@@ -143,9 +143,8 @@ def verdict(quantity: str, estimates: Sequence[Estimate]) -> Verdict:
     """
     matching = [estimate for estimate in estimates if estimate.quantity == quantity and estimate.n]
     if not matching:
-        return Verdict(
-            question=QUESTIONS[quantity], status="unknown", reason="not measured: it takes two radii of one norm"
-        )
+        reason = "not measured: it takes two radii of one norm"
+        return Verdict(question=QUESTIONS[quantity], status="unknown", reason=reason)
     worst = max(matching, key=lambda estimate: (estimate.low, estimate.value))
     violation = f"violated by {worst.value:.1%} of {worst.n} images in the {worst.conditions['ball']} ball"
     if worst.value == 0:

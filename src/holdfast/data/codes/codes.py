@@ -273,9 +273,7 @@ def _column(values: Any, what: str, table: Table, name: str) -> list[Any] | None
     listed = values.tolist() if isinstance(values, np.ndarray | Tensor) else list(values)
     blank = next((row for row, value in enumerate(listed) if _missing(value)), None)
     if blank is not None:
-        raise HoldfastError(
-            f"{what} of {name} are missing for row {blank}; state one for each row, or leave {what} out"
-        )
+        raise HoldfastError(f"{what} of {name} are missing for row {blank}; state one per row, or leave {what} out")
     if len(listed) != len(table.codes) or any(isinstance(value, list) for value in listed[:1]):
         raise HoldfastError(
             f"{name} holds {len(table.codes)} embeddings but {len(listed)} {what}; give one for each row, in their order"

@@ -134,9 +134,7 @@ def _columns(path: Path, schema: Any, count: int, batches: parquet.Batches, colu
     lists = [name for name, kind in kinds.items() if kind == "list" or (kind == "array" and name == column)]
     if not lists:
         held = ", ".join(f"{name} ({schema.field(name).type})"[:40] for name in schema.names[:8]) or "nothing"
-        raise HoldfastError(
-            f"{path.name} has no column of lists of numbers (it holds: {held}); write embeddings as lists"
-        )
+        raise HoldfastError(f"{path.name} has no column of lists of numbers (holds: {held}); write embeddings as lists")
     chosen = column or (lists[0] if len(lists) == 1 else _choose(path, lists, None))
     check_known(f"columns of lists in {path.name}", chosen, lists)
     types = import_module("pyarrow").types

@@ -93,9 +93,7 @@ def _of_ground_truth(path: Path, lines: Sequence[str], images: Sequence[str]) ->
     places = [VALIDATION.fullmatch(_names(image)[3]) for image in images]
     if None in places:
         wrong = images[places.index(None)]
-        raise HoldfastError(
-            f"{path} has a line per validation image of ImageNet, and {wrong!r} is none of them; use a CSV"
-        )
+        raise HoldfastError(f"{path} has a line per validation image of ImageNet, and {wrong!r} is none; use a CSV")
     found = list[str]()
     for image, place in zip(images, places, strict=True):
         line = int(place[1]) if place else 0
@@ -103,9 +101,7 @@ def _of_ground_truth(path: Path, lines: Sequence[str], images: Sequence[str]) ->
             raise OutOfRange(f"number of {image!r}", line, f"1 to {len(lines)}, the lines of {path.name}")
         number = int(lines[line - 1])
         if number not in synsets:
-            raise OutOfRange(
-                f"class in line {line} of {path.name}", number, f"one of {len(synsets)} that the devkit maps"
-            )
+            raise OutOfRange(f"class in line {line} of {path.name}", number, f"one of {len(synsets)} of the devkit")
         found.append(synsets[number])
     return found, set(synsets.values())
 

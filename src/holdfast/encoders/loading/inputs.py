@@ -87,9 +87,7 @@ def encoder_of(module: nn.Module, name: str, settings: InputSettings, known: Sha
     backwards = -1 if settings.channels == "bgr" else 1
     rearranged = backwards < 0 or settings.layout == "nhwc"
     if rearranged and len(shape) != 3:
-        raise HoldfastError(
-            f"{name!r}: channels and layout describe images, got inputs of shape {shape}; leave them out"
-        )
+        raise HoldfastError(f"{name!r}: channels and layout describe images, got inputs {shape}; leave them out")
     return Encoder(
         Rearranged(module.eval(), settings.channels, settings.layout) if rearranged else module.eval(),
         name,

@@ -65,9 +65,7 @@ class LibraryTransform(Preprocessing):
     def __call__(self, image: Image.Image) -> Shaped[np.ndarray, "rows columns c"]:
         # Enlarging all of a line of pixels, of which the crop shows the middle, would fill the memory.
         if max(self.crop) ** 2 * max(image.size) / min(image.size) > MOST_PIXELS:
-            raise HoldfastError(
-                f"a picture of {sizes(image.size[::-1])} pixels is too elongated; leave the picture out"
-            )
+            raise HoldfastError(f"a picture of {sizes(image.size[::-1])} pixels is too elongated; leave it out")
         pixels = _resizer(self.library, self.kind, self.settings)(image)
         pixels = (_floats if self.floats else _bytes)(pixels, self.library)
         if pixels.shape[:2] != self.crop:

@@ -110,9 +110,7 @@ def _read_shards(index: Path) -> Weights:
             raise HoldfastError(f"'{index}' names the shard {shard!r} in another folder; shards lie beside their index")
         tensors |= _state_dict(_read(existing(str(index.parent / shard))), None, index.parent / shard)
     if missing := sorted(place.keys() - tensors.keys()):
-        raise HoldfastError(
-            f"the shards of '{index}' lack {len(missing)} tensors, {missing[0]!r} first; copy them again"
-        )
+        raise HoldfastError(f"shards of '{index}' lack {len(missing)} tensors, {missing[0]!r} first; copy them again")
     return tensors
 
 
@@ -176,9 +174,7 @@ def _state_dict(content: Any, key: str | None, path: Path) -> Weights:
             if isinstance(content, dict)
             else type(content).__name__
         )
-        raise HoldfastError(
-            f"'{path}' holds no weights: {what}, no dictionary of tensors; save the state dict of a module"
-        )
+        raise HoldfastError(f"'{path}' holds no weights: {what}, no dictionary of tensors; save a module's state dict")
     if key not in found:
         offered = ", ".join(f"{len(part)} tensors in key={name}" for name, part in list(found.items())[:SHOWN])
         wrong = "" if key is None else f", none of them {key!r}"

@@ -43,9 +43,7 @@ def load(name: str, options: Options) -> Encoder:
         module = Levels(module)
     sizes = shape_of(value)
     if not sizes:
-        raise HoldfastError(
-            f"{name!r} takes {graph.input!r} of no axes; an encoder takes pixels. Export it with a shape."
-        )
+        raise HoldfastError(f"{name!r} takes {graph.input!r} of no axes; encoders take pixels. Export it with a shape.")
     if len(sizes) == 1:
         module = Unbatched(module)
     batch, *shape = (1, *sizes) if len(sizes) == 1 else sizes

@@ -303,9 +303,7 @@ def _node(proto: Any, needed: Set[str]) -> Node:
     onnx = require("onnx", "onnx")
     operator = proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}"
     attributes = {entry.name: _attribute(onnx.helper.get_attribute_value(entry)) for entry in proto.attribute}
-    return Node(
-        operator, tuple(proto.input), tuple(each if each in needed else "" for each in proto.output), attributes
-    )
+    return Node(operator, tuple(proto.input), tuple(out if out in needed else "" for out in proto.output), attributes)
 
 
 def _check_attributes(node: Node) -> None:

@@ -148,10 +148,8 @@ class Drift(Evaluation):
         far = np.argsort(-np.array(findings.series[0].values), kind="stable")[:SHOWN].tolist()
         pictures = []
         for image in far:
-            nearest = int((sets.before - sets.after[image]).norm(dim=1).argmin())
-            caption = (
-                f"{population.images.ids[image]}, beside the nearest before: {population.bank.images.ids[nearest]}"
-            )
-            parts = {"after": population.pixels([image])[0], "nearest before": population.bank.pixels([nearest])[0]}
+            near = int((sets.before - sets.after[image]).norm(dim=1).argmin())
+            caption = f"{population.images.ids[image]}, beside the nearest before: {population.bank.images.ids[near]}"
+            parts = {"after": population.pixels([image])[0], "nearest before": population.bank.pixels([near])[0]}
             pictures.append(row(caption, parts, population.encoder.domain))
         return tuple(picture for picture in pictures if picture is not None)

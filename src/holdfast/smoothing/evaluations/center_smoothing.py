@@ -119,9 +119,8 @@ class CenterSmoothing(CentredEvaluation):
             ("attacked", Claim.LOWER, attack_conditions, of_distance(divergence, moved)),
         ):
             shares, near = self._on_scale(population, divergence, distance)
-            quantiles = series_of(
-                f"{kind}_universal_quantile", case, shares, "fraction of pairs", claim, QUANTILE, ABSTAINED
-            )
+            name, unit = f"{kind}_universal_quantile", "fraction of pairs"
+            quantiles = series_of(name, case, shares, unit, claim, QUANTILE, ABSTAINED)
             moves = series_of(f"{kind}_smoothed_displacement", case, distance, str(divergence), claim, MOVED, ABSTAINED)
             summaries = [
                 over_references(summarise(quantiles, "median", "lower"), near),
@@ -135,9 +134,7 @@ class CenterSmoothing(CentredEvaluation):
                     f"{kind}_cosine_similarity", of_codes, 1 - distance, "cosine", opposite, SIMILAR, ABSTAINED
                 )
                 records, summaries = [*records, similar], [*summaries, summarise(similar, "median", "higher")]
-            numbers += (
-                [sure(estimate, self.alpha, images) for estimate in summaries] if claim is Claim.UPPER else summaries
-            )
+            numbers += [sure(each, self.alpha, images) for each in summaries] if claim is Claim.UPPER else summaries
         refuted, what = int((moved > certified).sum()), "moved the smoothed representation farther"
         where = f"l2 radius {radius:g}, {divergence}"
         return records, numbers, contradictions(refuted, images, self.alpha, what, where)

@@ -359,9 +359,8 @@ class Clever(Evaluation):
         series, estimates = list[Series](), list[Estimate]()
         warnings = [_unguided(self.guided, len(worst), why)] if why else []
         for ball in self.balls:
-            ends = [
-                [right_end(m) for m in row] for row in self.observation().maxima(ball, observed).double().cpu().numpy()
-            ]
+            maxima = self.observation().maxima(ball, observed).double().cpu().numpy()
+            ends = [[right_end(m) for m in row] for row in maxima]
             for kind, columns in (("targeted", slice(0, 1)), ("untargeted", slice(1, None))):
                 margins = observed["margin"][:, columns].double().cpu().numpy()
                 scores = _scores(margins, [row[columns] for row in ends], ball)

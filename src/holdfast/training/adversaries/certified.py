@@ -191,9 +191,7 @@ class CertifiedLearner(Learner):
         others = len(keys) - 1
         drawn = (~itself).sum(1, keepdim=True)
         if not others:
-            raise HoldfastError(
-                "certified training compares the images of a batch and needs at least 2, got 1; raise batch"
-            )
+            raise HoldfastError("certified training compares images and needs 2 in a batch, got 1; raise batch")
         exponents = -bounds(specifications) / (settings.temperature * norms.clamp_min(torch.finfo(norms.dtype).tiny))
         exponents = exponents.masked_fill(itself, -torch.inf) + (log(others) - drawn.log())
         return torch.logsumexp(torch.cat([torch.zeros_like(norms), exponents], 1), dim=1)

@@ -241,9 +241,8 @@ class GaussianBlur(Transform):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sigma_min > self.sigma_max:
-            raise Conflict(
-                "gaussian-blur", f"sigma_min={self.sigma_min} and sigma_max={self.sigma_max}", "them in order"
-            )
+            got = f"sigma_min={self.sigma_min} and sigma_max={self.sigma_max}"
+            raise Conflict("gaussian-blur", got, "them in order")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         # Beyond 6 standard deviations lies nothing that single precision would keep.
