@@ -163,9 +163,6 @@ class AdversarialImages(Observation):
     def of(cls, preset: Preset, population: Population) -> AdversarialImages:
         """Build the observation that ``preset`` needs for all images of ``population``.
 
-        Args:
-            preset: Objective, attack and ball.
-
         Raises:
             HoldfastError: The objective, the attack and the images do not fit together.
         """
@@ -238,12 +235,7 @@ def _padded(values: Tensor, count: int) -> Tensor:
 def adversarial(
     population: Population, observation: AdversarialImages, rows: Sequence[int], observed: Observed
 ) -> Adversarial:
-    """Turn what was ``observed`` into one entry per image or view.
-
-    Args:
-        observation: Observation that was made.
-        rows: Rows of the observation.
-    """
+    """Turn what was ``observed`` into one entry per image or view."""
     if not rows:  # as the first of several ranks knows alone
         nothing = torch.empty(0)
         pixels, codes = torch.empty(0, *population.encoder.domain.shape), torch.empty(0, 0)

@@ -45,12 +45,6 @@ def write_attack(
 ) -> AttackRecord:
     """Write attacked images and their record into the folder of ``store``.
 
-    Args:
-        preset: Objective, attack and ball that made the images.
-        adversarial: Attacked images.
-        store: Folder to write to.
-        started: Start of the attack.
-
     Returns:
         The record that was written.
 
@@ -201,12 +195,7 @@ def _read(path: Path, domain: Domain) -> Float[Tensor, "channels height width"]:
 
 
 def replay(population: Population, preset: Preset, path: Path) -> Replay:
-    """Check saved pixels: range, ball and embeddings.
-
-    Args:
-        preset: Attack that made the pixels.
-        path: File of pixels.
-    """
+    """Check saved pixels: range, ball and embeddings."""
     # Read as bytes, for safetensors opens no path that is not UTF-8.
     saved = load(path.read_bytes())
     attacked, codes = saved["attacked"], saved["attacked_codes"]

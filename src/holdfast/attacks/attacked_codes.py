@@ -216,9 +216,6 @@ class Targeted(Observation):
     def of_attack(self, attack: Attack, observed: Observed) -> Observed:
         """Part of ``observed`` that belongs to one attack.
 
-        Args:
-            attack: One of ``attacks``.
-
         Returns:
             ``ahead`` and ``back``: embeddings after the attack, each of shape (b, d).
         """
@@ -312,9 +309,6 @@ def attacked_by_each(
     """Images of ``context`` after each attack; adaptive attacks are never weaker than others.
 
     If the divergence has no gradient, attacks maximise ℓ2 and the divergence judges where they ended.
-
-    Args:
-        attacks: Attacks to run.
 
     Returns:
         One tensor per attack, each of shape (b, *pixels).

@@ -352,11 +352,7 @@ class Radii(Observation):
         return EVENTS[self.event](population, rows, threat)
 
     def nearest(self, population: Population, rows: Sequence[int], search: Search) -> Nearest:
-        """Search for the nearest images that show the event.
-
-        Args:
-            search: Event to search for.
-        """
+        """Search for the nearest images that show the event."""
         noise = population.run.noise([population.images.ids[row] for row in rows]).fork("radius", self.event)
         balls = [search.ball(ball) for ball in self.balls if ball.name == self.widest.name]
         return nearest_found(search.goal, self.attack, search.ball(self.widest), noise, balls, search.fixed)

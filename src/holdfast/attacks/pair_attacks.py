@@ -67,10 +67,6 @@ class Both(nn.Module):
 def side_by_side(first: Pixels, second: Pixels) -> Float[Tensor, "b *two"]:
     """Join the images of each pair to one input.
 
-    Args:
-        first: Images, shape (b, channels, ...).
-        second: Images of the same shape.
-
     Returns:
         Inputs, shape (b, 2 * channels, ...).
     """

@@ -86,11 +86,6 @@ def minimum_norm(
 def annealed(ends: tuple[float, float], step: int, steps: int) -> float:
     """Value on a cosine schedule between two ends.
 
-    Args:
-        ends: First and last value.
-        step: Step, from 0.
-        steps: Steps in all.
-
     Example:
         >>> [round(annealed((1.0, 0.0), step, 5), 3) for step in range(5)]
         [1.0, 0.854, 0.5, 0.146, 0.0]
@@ -258,11 +253,6 @@ def search_forwards(attack: Attack) -> int:
 
 def fixed_forwards(widest: Ball, balls: Sequence[Ball], attacks: Sequence[Attack]) -> int:
     """Forward passes per image, at most, of the fixed attacks of ``nearest_found``.
-
-    Args:
-        widest: Widest ball searched.
-        balls: Balls of fixed radius.
-        attacks: Attacks in each ball.
 
     Example:
         >>> from holdfast.core.balls import Linf

@@ -223,7 +223,6 @@ def load(
         domain: Shape and range of the encoder's inputs.
         geometry: How the encoder's source resizes and crops; by default images are fitted to the domain.
         limit: Largest number of images, chosen at random by ``seed`` and the ids.
-        seed: Seed of the choice.
         max_unreadable: Fraction of damaged files among all files to tolerate, 0 to 1; ``images.skipped`` lists them. Up
             to 20,000 files are decoded once to find them; of more, only headers are read, and a file that fails later
             is named then.

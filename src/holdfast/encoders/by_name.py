@@ -178,9 +178,6 @@ def load(reference: str, options: Options | None = None) -> Encoder:
 
     ``mine=source:name`` gives it a short name. ``?stored=int8:calibration=photos`` reads its embeddings back from a store.
 
-    Args:
-        reference: Reference of the encoder.
-
     Raises:
         HoldfastError: The source is unknown, or the encoder cannot be loaded.
 

@@ -147,7 +147,7 @@ def _check(header: Header, arrays: dict[str, np.ndarray]) -> None:
 
 
 def fitted(
-    kind: str, old: Float[Tensor, "n d"], new: Float[Tensor, "n e"], names: tuple[str, str], unit: bool, seed: int = 0
+    kind: str, old: Float[Tensor, "n d"], new: Float[Tensor, "n e"], names: tuple[str, str], unit: bool
 ) -> Adapter:
     """Fit one kind of map.
 
@@ -155,9 +155,7 @@ def fitted(
         kind: One of ``KINDS``.
         old: Embeddings of images by the old encoder, in random order.
         new: Embeddings of the same images by the new encoder.
-        names: Names of the two encoders.
         unit: True if embeddings have norm 1.
-        seed: Seed of the random features.
 
     Example:
         >>> old = torch.randn(60, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -173,7 +171,7 @@ def fitted(
     else:
         tensors = _low_rank(x, y)
     if kind == "residual":
-        tensors |= _residual(x, y - x @ tensors["left"] @ tensors["right"], seed)
+        tensors |= _residual(x, y - x @ tensors["left"] @ tensors["right"])
         # The features are not centred; what their means add goes into the offset.
         features = torch.relu(x @ tensors["hidden"] + tensors["bias"])
         offset = offset - features.mean(0) @ tensors["out"]
@@ -195,10 +193,10 @@ def _low_rank(x: Float[Tensor, "n d"], y: Float[Tensor, "n e"]) -> dict[str, Ten
     return {"left": left, "right": right}
 
 
-def _residual(x: Float[Tensor, "n d"], left: Float[Tensor, "n e"], seed: int) -> dict[str, Tensor]:
+def _residual(x: Float[Tensor, "n d"], left: Float[Tensor, "n e"]) -> dict[str, Tensor]:
     """Ridge regression of what a linear map has ``left`` on random features."""
     width = max(1, min(HIDDEN, len(x) // 4))
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(x.shape[1], width, generator=generator, dtype=x.dtype)
     hidden /= (x @ hidden).std().clamp_min(torch.finfo(x.dtype).tiny)  # features of the order of 1
     bias = torch.randn(width, generator=generator, dtype=x.dtype)
@@ -212,8 +210,6 @@ def ridge(x: Float[Tensor, "n d"], y: Float[Tensor, "n e"], penalty: float) -> F
     """Weights of the ridge regression of centred ``y`` on centred ``x``.
 
     Args:
-        x: Inputs, shape (n, d).
-        y: Outputs, shape (n, e).
         penalty: Penalty, as a share of the mean squared singular value of ``x``.
     """
     small = len(x) < x.shape[1]  # the Gram matrix is the smaller one
@@ -229,8 +225,6 @@ def reduced(x: Float[Tensor, "n d"], y: Float[Tensor, "n e"], penalty: float, ra
     Args:
         x: Centred inputs, shape (n, d).
         y: Centred outputs, shape (n, e).
-        penalty: Penalty of ``ridge``.
-        rank: Number of directions.
     """
     weights = ridge(x, y, penalty)
     if len(x) < y.shape[1]:  # the predictions of few images span few directions, beyond which the weights are zero

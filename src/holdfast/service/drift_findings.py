@@ -81,12 +81,7 @@ def decided(chances: Sequence[Estimate]) -> Estimate:
 
 
 def moved(chance: Estimate, alpha: float) -> Verdict:
-    """Verdict on whether the two sets differ.
-
-    Args:
-        chance: p-value.
-        alpha: Significance level, 0 to 1.
-    """
+    """Verdict on whether the two sets differ."""
     shown = chance.value <= alpha
     return Verdict(
         question="Do both sets of images look alike to the encoder?",
@@ -113,12 +108,7 @@ def by_classifier(
 
 
 def by_direction(sets: TwoSets, weights: Weights, count: int) -> tuple[Estimate, ...]:
-    """Difference of both sets along each principal direction, with corrected p-values.
-
-    Args:
-        weights: Weights of the assignments.
-        count: Number of directions.
-    """
+    """Difference of both sets along each principal direction, with corrected p-values."""
     coordinates, shares = principal(sets.points, count)
     gaps = [largest_gaps(values.float(), weights) for values in coordinates.T]
     chances, estimates = holm([p_value(statistics)[0] for statistics in gaps]), list[Estimate]()
@@ -166,7 +156,6 @@ def beyond_support(
     """Fractions of images far from the reference set, and distances of each image.
 
     Args:
-        alpha: Significance level, 0 to 1.
         rate: Expected fraction of images falsely declared new, 0 to 1.
     """
     scores, reference = _scores(sets)
@@ -217,12 +206,7 @@ class Bet:
 
 
 def sequential(sets: TwoSets, alpha: float, seed: int) -> Bet:
-    """Bet against *nothing has changed*, in the order of the images' names.
-
-    Args:
-        alpha: Significance level, 0 to 1.
-        seed: Seed that breaks ties.
-    """
+    """Bet against *nothing has changed*, in the order of the images' names."""
     scores, reference = _scores(sets)
     order = sorted(range(len(scores)), key=lambda k: sets.after_ids[k])
     ids = [sets.after_ids[k] for k in order]
@@ -320,7 +304,6 @@ class Comparison:
         """Verdict on whether a change is shown.
 
         Args:
-            alpha: Significance level, 0 to 1.
             after_every_image: True for the test that is valid after every image.
 
         Raises:

@@ -157,9 +157,6 @@ def rivals(population: Population, count: int) -> dict[int, int]:
 def edited(population: Population, rows: Sequence[int], edits: Sequence[Transform]) -> Observed:
     """Embeddings of the images at ``rows`` under each edit.
 
-    Args:
-        edits: Edits to apply.
-
     Returns:
         ``codes``, shape (b, edits, d).
     """

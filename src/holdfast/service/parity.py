@@ -246,9 +246,6 @@ def distances(reference: Float[Tensor, "n d"], candidate: Float[Tensor, "n d"], 
 def findings(pair: Pair, k: int) -> tuple[Findings, Answers]:
     """Findings about a pair of embeddings of each image, and what a search answers.
 
-    Args:
-        pair: Embeddings by reference and candidate.
-
     Raises:
         HoldfastError: There are too few images for ``k`` neighbours, or the reference is collapsed.
     """
@@ -347,8 +344,6 @@ def kept_estimate(quantity: str, conditions: Conditions, kept: Kept, is_bank: bo
     """Mean of what is kept of the answers of a search, with the interval of its influences.
 
     Args:
-        quantity: Name of the number.
-        conditions: Conditions of the number.
         kept: Fraction kept of the answers to each question.
         is_bank: True if another set than the questions is searched.
     """
@@ -442,12 +437,7 @@ def _numbers(conclusion: Findings) -> Numbers:
 
 
 def worst(conclusion: Findings, count: int) -> Sequence[int]:
-    """Positions of the images that moved most or, at different widths, kept fewest neighbours.
-
-    Args:
-        conclusion: Findings.
-        count: Number of images.
-    """
+    """Positions of the images that moved most or, at different widths, kept fewest neighbours."""
     series = {each.quantity: each.values for each in conclusion.series}
     values = series["distance"] if "distance" in series else tuple(-value for value in series["neighbours_kept"])
     return sorted(range(len(values)), key=lambda position: (-values[position], position))[:count]

@@ -336,12 +336,7 @@ def low_end(series: Series, kept: Kept, k: int, groups: Sequence[str]) -> Iterat
 
 
 def exchanged(kept: Kept, query: int, k: int) -> tuple[list[int], list[int]]:
-    """Return the neighbours of a query that it loses, and those that it gets instead, nearest first.
-
-    Args:
-        kept: fractions kept, with their lists.
-        query: position of the query.
-    """
+    """Return the neighbours of a query that it loses, and those that it gets instead, nearest first."""
     assert kept.lists is not None
     before, after = (each[query, :k].tolist() for each in kept.lists)
     return [row for row in before if row not in after], [row for row in after if row not in before]
@@ -352,9 +347,6 @@ def tail_influences(kept: Kept, k: int) -> Influences | None:
 
     An image that was not seen may lose its own neighbours and, of each of ``k`` other images, one. Those that stand at the
     threshold then no longer count. Or it adds one to each, and those just below the threshold count.
-
-    Args:
-        kept: fractions kept, with their lists.
 
     Returns:
         None where the influences are the values, as with a reference set.

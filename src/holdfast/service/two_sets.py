@@ -102,8 +102,6 @@ class TwoSets:
         """Weights of random assignments of the samples to both sets.
 
         Args:
-            permutations: Random divisions.
-            seed: Seed of the divisions.
             of: Mask of samples to assign, shape (s,); None for all.
         """
         of = torch.ones(len(self.points), dtype=torch.bool) if of is None else of
@@ -189,10 +187,6 @@ def without_endings(names: Sequence[str]) -> list[str]:
 
 def half(names: Sequence[str], seed: int) -> Bool[Tensor, "n"]:
     """Mask of a random half of the samples, equal names together, whatever their order.
-
-    Args:
-        names: Name of each sample.
-        seed: Seed of the choice.
 
     Example:
         >>> int(half(["a", "b", "c", "d"], seed=0).sum())

@@ -75,8 +75,6 @@ class Copies:
         """Apply ``work`` to the embeddings of noisy copies, block by block.
 
         Args:
-            purpose: Name of the random stream.
-            count: Number of copies.
             work: Function from embeddings (b, d) to tensors.
             centre: Pixels to draw copies around; None for the image.
             drawn: Copies to skip, from the first on.
@@ -155,8 +153,6 @@ class View:
         """Tensors to keep of the image.
 
         Args:
-            second: Counts of the second set of copies.
-            third: Counts of the third set of copies.
             copies: Largest number of copies in the third set.
         """
         distances = third["distances"].sort().values
@@ -174,11 +170,7 @@ class View:
 
 
 def voted(probe: FittedProbe, codes: Codes) -> Int[Tensor, "c"]:
-    """Number of embeddings that a probe assigns to each class; ties count for none.
-
-    Args:
-        probe: Fitted probe.
-    """
+    """Number of embeddings that a probe assigns to each class; ties count for none."""
     best, classes = probe.scores(codes).topk(2, dim=1)
     sure = (best[:, 0] > best[:, 1]) & codes.isfinite().all(1)
     return classes[sure, 0].bincount(minlength=len(probe.classes))
@@ -221,7 +213,6 @@ def mean_encoder(encoder: Encoder, noise: Tensor) -> Encoder:
     """Encoder of the mean embedding over given noises, with shared weights.
 
     Args:
-        encoder: Encoder to smooth.
         noise: Noises to add, shape (k, *pixels).
     """
     smoothed = copy(encoder)
@@ -295,7 +286,6 @@ def farthest(draws: int, sigma: float, alpha: float) -> float:
     """Largest ℓ2 radius that a number of draws can certify.
 
     Args:
-        draws: Number of noisy copies.
         sigma: Standard deviation of the noise in pixel units, above 0.
         alpha: Probability that the certificate fails, in (0, 0.5).
 
@@ -357,7 +347,6 @@ class Stopping(SharedSettings):
 
         Args:
             counts: Copies that showed each event, shape (e,).
-            draws: Number of noisy copies.
             copies: Largest number of copies.
             sigma: Standard deviation of the noise in pixel units, above 0.
         """
@@ -383,7 +372,6 @@ def counts_of(third: Observed, views: int, stopping: Stopping, chosen: dict[int,
     """Counts of each event: of every view, and of the chosen class of every probe.
 
     Args:
-        third: Counts of the third set of copies.
         views: Number of divergences.
         stopping: Events and radii that decide when to stop.
         chosen: Column of the chosen class, by number of the probe.

@@ -288,7 +288,6 @@ def deviation(alpha: float, draws: int) -> float:
 
     Args:
         alpha: Probability that the certificate fails, in (0, 0.5).
-        draws: Number of noisy copies.
     """
     return sqrt(log(1 / alpha) / (2 * draws))
 
@@ -319,7 +318,6 @@ def quantile(eps: float, sigma: float, slack: float, draws: int, alpha: float) -
         eps: ε in ℓ2, in pixel units.
         sigma: Standard deviation of the noise in pixel units, above 0.
         slack: Distance from one half, in (0, 0.5).
-        draws: Number of noisy copies.
         alpha: Probability that the certificate fails, in (0, 0.5).
 
     Example:

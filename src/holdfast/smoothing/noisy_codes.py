@@ -113,19 +113,11 @@ class NoisyCodes(Observation):
         return drawn, third
 
     def of_divergence(self, divergence: Divergence, observed: Observed) -> Observed:
-        """Part of ``observed`` that belongs to one divergence.
-
-        Args:
-            divergence: One of ``divergences``.
-        """
+        """Part of ``observed`` that belongs to one divergence."""
         return {**entries(observed, self.divergences.index(divergence)), "copies": observed["copies"]}
 
     def of_probe(self, probe: Probe, observed: Observed) -> Observed:
-        """Counts ``first`` and ``votes`` of one probe, and ``copies``.
-
-        Args:
-            probe: One of ``probes``.
-        """
+        """Counts ``first`` and ``votes`` of one probe, and ``copies``."""
         return {**entries(observed, f"probe {self.probes.index(probe)}"), "copies": observed["copies"]}
 
     def _answering(self, population: Population) -> dict[int, FittedProbe]:

@@ -67,7 +67,6 @@ def first_crop(
     """Split an augmentation into the crop that it begins with, the draws of the crop, and what follows.
 
     Args:
-        transform: Augmentation.
         noise: Random streams that ``transform.applied`` would get.
 
     Raises:
@@ -99,9 +98,6 @@ def crops(
     """First crop of each view, resized with antialiasing; each image is read once for all its views.
 
     Args:
-        source: Images of any size.
-        rows: Rows to read.
-        augmentations: Augmentation of each view.
         noise: Random streams of the epoch, one per row.
         size: Height and width of the crops in pixels.
     """
@@ -196,11 +192,7 @@ class Feed:
         return crops(self.images.source, rows.tolist(), self.augmentations, noise, (height, width))
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Int[Tensor, "b"], Tensor]]:
-        """Rows and pixels of this process's part of each batch; with ``augmentations``, the first crop of each view.
-
-        Args:
-            first: Batch to start from.
-        """
+        """Rows and pixels of this process's part of each batch; with ``augmentations``, the first crop of each view."""
         order = self.noise.fork("order", epoch).uniform((1,), torch.float64)[:, 0].argsort(stable=True)
         share = self.batch // processes()
         parts = [order[step * self.batch + rank() * share :][:share] for step in range(first, self.steps)]

@@ -139,9 +139,6 @@ def batch_of(count: int) -> int:
 def epochs_of(count: int, batch: int) -> int:
     """Epochs of a training on ``count`` images.
 
-    Args:
-        batch: Images per step.
-
     Example:
         >>> epochs_of(116, 32), epochs_of(100_000, 128)
         (105, 10)
@@ -247,11 +244,7 @@ class Promise:
 
 
 def codes_of(module: nn.Module, images: Images, domain: Domain) -> Codes:
-    """Embeddings of all images in eval mode, shape (n, d), in float32.
-
-    Args:
-        images: Images to encode.
-    """
+    """Embeddings of all images in eval mode, shape (n, d), in float32."""
     weight = next(module.parameters())
     parts = [range(start, min(start + PART, len(images))) for start in range(0, len(images), PART)]
     batches = (images.pixels(part, weight.device, weight.dtype, domain) for part in parts)
@@ -263,8 +256,6 @@ def promise_of(asked: float, original: Encoder, images: Images, device: str) -> 
 
     Args:
         asked: Smallest mean cosine similarity, in (0, 1).
-        images: Images to measure with.
-        device: Device of the original embeddings.
     """
     before = codes_of(original.to(device, torch.float32).module, images, original.domain)
 
@@ -320,10 +311,6 @@ def watch_of(
 
     Args:
         asked: Smallest mean cosine similarity, in (0, 1).
-        images: Validation images.
-        device: Device of the original embeddings.
-        resisted: Perturbation set, or edits.
-        seed: Seed of the attack or of the edits.
     """
     before = _known(original, images, device)
 

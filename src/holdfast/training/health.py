@@ -111,7 +111,7 @@ def rank_of(measured: Mapping[str, float]) -> tuple[float, float]:
 
 
 def neighbour_accuracy(
-    codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], before: Mapping[str, float], k: int = NEIGHBOURS
+    codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], before: Mapping[str, float]
 ) -> dict[str, float]:
     """Fraction of embeddings whose nearest others, by weighted vote, have the same class; of all and of each class.
 
@@ -120,9 +120,7 @@ def neighbour_accuracy(
     mean over classes c and epochs t of |Acc_{t+1}^c - Acc_t^c|.
 
     Args:
-        labels: Labels, shape (n,).
         before: Numbers of the epoch before, by name; none before the second epoch.
-        k: Neighbours that vote.
 
     Example:
         >>> codes = torch.tensor([[1.0, 0], [1, 0.1], [0, 1], [0.1, 1]])
@@ -130,7 +128,7 @@ def neighbour_accuracy(
         {'knn_accuracy': 1.0, 'knn_accuracy_0': 1.0, 'knn_accuracy_1': 1.0, 'semantic_fluctuation': 0.25}
     """
     units = normalize(codes.double(), dim=1)
-    cosines, neighbours = (units @ units.T).fill_diagonal_(-torch.inf).topk(min(k, len(units) - 1))
+    cosines, neighbours = (units @ units.T).fill_diagonal_(-torch.inf).topk(min(NEIGHBOURS, len(units) - 1))
     classes, columns = labels.unique(return_inverse=True)
     votes = torch.zeros(len(units), len(classes), dtype=units.dtype, device=units.device)
     votes.scatter_add_(1, columns[neighbours], (cosines / 0.1).exp())
@@ -166,10 +164,6 @@ FILE = CHECKPOINT
 def save(folder: Path, recipe: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Write a checkpoint.
 
-    Args:
-        recipe: Settings that identify the training.
-        state: State to save.
-
     Raises:
         HoldfastError: It cannot be written; the checkpoint before it stays.
     """
@@ -186,9 +180,6 @@ def save(folder: Path, recipe: Mapping[str, Any], state: Mapping[str, Any]) -> N
 
 def load(folder: Path, recipe: Mapping[str, Any]) -> dict[str, Any] | None:
     """Read a checkpoint; None if there is none.
-
-    Args:
-        recipe: Settings that identify the training.
 
     Raises:
         HoldfastError: The checkpoint is damaged, or of a training with other settings or images.
@@ -213,10 +204,6 @@ def load(folder: Path, recipe: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def check_same(folder: Path, before: Mapping[str, Any], recipe: Mapping[str, Any]) -> None:
     """Check that a checkpoint is of the same training.
-
-    Args:
-        before: Settings of the checkpoint.
-        recipe: Settings now.
 
     Raises:
         HoldfastError: Settings differ; the sentence names them.

@@ -42,7 +42,6 @@ def classes_of(images: Images, recipe: Recipe) -> tuple[Int[Tensor, "n"] | None,
     """Labels as 0, 1, ... and the number of classes; None and 0 without labels.
 
     Args:
-        images: Training images.
         recipe: Recipe, whose objective may need labels.
 
     Raises:
@@ -110,7 +109,6 @@ def check_batch_norm(learner: nn.Module, share: int) -> None:
     """Check that batch norm never sees a single image.
 
     Args:
-        learner: Learner with its batch norms.
         share: Images per process and step.
 
     Raises:

@@ -48,9 +48,6 @@ class MoCoCheckpoint:
     def read(cls, name: str | Path) -> MoCoCheckpoint:
         """Read a checkpoint as data alone.
 
-        Args:
-            name: Path of the file.
-
         Raises:
             HoldfastError: The file does not exist, is damaged, holds objects, or is no checkpoint of MoCo v1 or v2.
         """

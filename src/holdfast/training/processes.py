@@ -40,18 +40,12 @@ def own_rows(count: int, device: torch.device | str = "cpu") -> Tensor:
 
     Args:
         count: Samples of this process.
-        device: Device of the result.
     """
     return torch.arange(count, device=device) + rank() * count
 
 
 def somewhere(flag: bool, device: torch.device) -> bool:
-    """True if a flag is true in any process; all processes must call it.
-
-    Args:
-        flag: Flag of this process.
-        device: Device of the exchange.
-    """
+    """True if a flag is true in any process; all processes must call it."""
     if processes() == 1:
         return flag
     flags = torch.tensor(int(flag), device=device)

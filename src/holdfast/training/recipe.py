@@ -209,10 +209,6 @@ def resized(pixels: Pixels, size: int | None) -> Float[Tensor, "b ..."]:
 def check_views(recipe: Recipe, domain: Domain, pixels: Pixels, noise: Noise) -> None:
     """Check that augmentations and adversary fit the images.
 
-    Args:
-        recipe: Recipe to check.
-        pixels: Some images, shape (b, *pixels).
-
     Raises:
         HoldfastError: A transform does not apply, or the ball holds every input.
     """

@@ -203,12 +203,7 @@ def harm_of(
 
 
 def relative_numbers_of(harm: Harm, strongest: Harm) -> tuple[list[Series], list[Estimate]]:
-    """Series and estimates of ``harm`` relative to the encoder's own attack.
-
-    Args:
-        harm: Effect of the perturbation.
-        strongest: Effect of the encoder's own strongest attack.
-    """
+    """Series and estimates of ``harm`` relative to the encoder's own attack."""
     relative = {
         "harm_kept": share_kept(harm.displacement, strongest.displacement),
         "losses_kept": share_kept(harm.lost, strongest.lost),

@@ -139,7 +139,6 @@ def verdict(quantity: str, estimates: Sequence[Estimate]) -> Verdict:
 
     Args:
         quantity: Check whose violations are counted.
-        estimates: Estimates of the evaluation.
     """
     matching = [estimate for estimate in estimates if estimate.quantity == quantity and estimate.n]
     if not matching:

@@ -174,10 +174,6 @@ class Resize(nn.Module):
 def resized(encoder: Encoder, domain: Domain) -> Encoder | None:
     """Adapt ``encoder`` to inputs of another size.
 
-    Args:
-        encoder: Encoder to adapt.
-        domain: Shape and range of the inputs to accept.
-
     Returns:
         The adapted encoder; None if ``domain`` has other channels or another range.
 

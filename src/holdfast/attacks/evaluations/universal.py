@@ -156,9 +156,6 @@ def seen_rows(population: Population, count: int) -> list[int]:
     """Rows that the perturbation is learned from: every second group or image, shuffled.
 
     Copies of an image stay together.
-
-    Args:
-        count: Largest number of rows.
     """
     units, order = units_of(population), population.random_order.tolist()
     numbers = {unit: number for number, unit in enumerate(dict.fromkeys(units[row] for row in order))}

@@ -239,10 +239,8 @@ def rand_indices(codes: Codes, cells: Cells, most: int, repeats: int, seed: int)
 
     Args:
         codes: Embeddings, shape (n, d); their directions are clustered.
-        cells: Images of two classes at two sites.
         most: Largest number of clusters, 2 or more.
         repeats: Runs of k-means to average over.
-        seed: Seed of k-means.
     """
     from sklearn.cluster import KMeans
     from sklearn.metrics import adjusted_rand_score, silhouette_score
@@ -300,11 +298,6 @@ def accuracies_of(codes: Codes, cells: Cells, units: np.ndarray, seed: int) -> l
     """Balanced accuracy of probes on balanced held-out images, by the strength of correlation in training.
 
     Empty if a part would lack one of the four kinds. Groups stay together. Which class is frequent at which site is drawn.
-
-    Args:
-        cells: Images of two classes at two sites.
-        units: Group of each image, shape (n,).
-        seed: Seed of the division.
     """
     rows = np.concatenate([cell for pair in cells.rows for cell in pair])
     names = np.unique(units[rows].astype(str))

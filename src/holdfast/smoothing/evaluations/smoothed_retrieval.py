@@ -212,7 +212,6 @@ def bisector_margins(centre: Float[Tensor, "d"], index: Index) -> tuple[Float[Te
 
     Args:
         centre: Centre of the noisy copies, shape (d,).
-        index: Index of the image.
     """
     entries = index.entries.double()
     present = index.half.isfinite()

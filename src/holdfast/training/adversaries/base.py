@@ -82,11 +82,7 @@ class Adversary(TextSettings):
         return prepared
 
     def groups(self, batch: Batch, prepared: Prepared) -> list[tuple[Ball, Bool[Tensor, "b"]]]:
-        """Balls in use, each with a mask of its samples.
-
-        Args:
-            prepared: Result of ``prepare``.
-        """
+        """Balls in use, each with a mask of its samples."""
         return [(self.ball, torch.ones_like(batch.rows, dtype=torch.bool))]
 
     def __call__(self, learner: Learner, batch: Batch, domain: Domain, prepared: Prepared) -> Pixels:
@@ -169,11 +165,7 @@ def required(finite: Sequence[Tensor]) -> Iterator[None]:
 
 
 def in_training(network: nn.Module, domain: Domain) -> Encoder:
-    """Wrap a network as an encoder for attacks, without a copy.
-
-    Args:
-        network: Network in training.
-    """
+    """Wrap a network as an encoder for attacks, without a copy."""
     encoder = Encoder(nn.Identity(), "the encoder in training", domain)
     encoder.module = network
     return encoder

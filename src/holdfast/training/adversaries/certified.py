@@ -223,11 +223,7 @@ class CertifiedLearner(Learner):
 
 
 def eval_codes_of(learner: Learner, pixels: Pixels) -> Codes:
-    """Embeddings with running statistics of batch norm, as bounds use them.
-
-    Args:
-        learner: Learner of the encoder.
-    """
+    """Embeddings with running statistics of batch norm, as bounds use them."""
     with untouched(learner), torch.no_grad():
         return codes_of(learner.encoder, pixels)
 
@@ -251,9 +247,6 @@ def regularisers(graph: Graph, boxes: Sequence[Box]) -> Float[Tensor, ""]:
     activation and ``w_0`` that of the input, ``relu(1/2 - w_0 / w_l)``; with ``a`` and ``i`` the sums of the centres of
     neurons that are always and never active, and of their squared distances from the mean of all centres,
     ``relu(1/2 - min(a/i, i/a))``; means over activations, over 1/2.
-
-    Args:
-        boxes: Box of each node.
     """
     activations = [node.inputs[0] for node in graph.nodes if isinstance(node.operation, Rule) and len(node.inputs) == 1]
     width = (boxes[0].upper - boxes[0].lower).mean()
@@ -279,12 +272,7 @@ def charges(box: Box, width: Float[Tensor, ""]) -> Float[Tensor, ""]:
 
 
 def balance(first: Float[Tensor, ""], second: Float[Tensor, ""]) -> Float[Tensor, ""]:
-    """Smaller of two sums over the larger; 1 where one is not positive.
-
-    Args:
-        first: First sum.
-        second: Second sum.
-    """
+    """Smaller of two sums over the larger; 1 where one is not positive."""
     if not bool((first > 0) & (second > 0)):
         return torch.ones_like(first)
     return torch.minimum(first / second, second / first)

@@ -107,7 +107,6 @@ def worst(
     """Images under the edit with the largest gain among those chosen for each; of equal ones, the first of the family.
 
     Args:
-        family: Edits.
         chosen: Places of the edits to try on each image, shape (b, t).
         gain: Gain of each image as a function of all embeddings.
         clean: Images, shape (b, *pixels).

@@ -92,11 +92,7 @@ class SpadeGuided(Adversary):
 
 
 def codes_by(reference: str, pixels: Pixels) -> Codes:
-    """Embeddings by the encoder that a reference names.
-
-    Args:
-        reference: Reference of an encoder.
-    """
+    """Embeddings by the encoder that a reference names."""
     encoder = load(reference).to(pixels.device, pixels.dtype)
     encoder.domain.check(pixels, f"images for {encoder.name}")
     return eval_codes(encoder.module, pixels)

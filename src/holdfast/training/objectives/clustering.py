@@ -142,7 +142,6 @@ class SwAVLearner(HeadLearner):
         """Assignments of this process's images, from one of their whole views.
 
         Args:
-            scores: Scores of images and prototypes, shape (b, k).
             place: Number of the view, 0 or 1.
         """
         everybody = gathered(scores.detach())
@@ -210,7 +209,6 @@ def spherical_kmeans(
     Args:
         units: Unit vectors, shape (n, d).
         start: Unit centroids to start from, shape (k, d).
-        iterations: Iterations of k-means.
 
     Example:
         >>> around = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, -1.0]])

@@ -202,11 +202,7 @@ class PixelateC(CommonCorruption):
 
 @cache
 def there_and_back(size: int, few: int) -> Float[Tensor, "size size"]:
-    """Matrix that shrinks a row of pixels and enlarges it again, shape (size, size).
-
-    Args:
-        few: Pixels in between.
-    """
+    """Matrix that shrinks a row of pixels and enlarges it again, shape (size, size)."""
     return boxes(few, size) @ boxes(size, few)
 
 
