@@ -122,7 +122,9 @@ def dense(values: Any, where: str, first: int = 0) -> Shaped[np.ndarray, "n ..."
         lengths = values.value_lengths().unique().to_pylist()
         if len(lengths) != 1 or None in lengths:
             listed = ", ".join(sorted("missing" if length is None else str(length) for length in lengths)[:8])
-            raise HoldfastError(f"{where} must all have one shape, got lists of lengths {listed} from row {first} on")
+            raise HoldfastError(
+                f"{where} must all have one shape, got lists of these lengths from row {first} on: {listed}"
+            )
         shape.append(lengths[0])
         values = values.flatten()
     if values.null_count and not arrow.types.is_floating(values.type):  # a missing float becomes NaN, which is refused

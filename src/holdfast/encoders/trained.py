@@ -362,7 +362,9 @@ def _module(folder: Path, card: Card, options: Options) -> tuple[nn.Module, Text
         built = build(options.arch, f"--arch {options.arch}")
         return inside(built.module) if isinstance(built, Encoder) else built, None
     if card.architecture is None:
-        raise HoldfastError(f"'{folder}' was trained from a Python module; say which: --arch package.module:factory")
+        raise HoldfastError(
+            f"'{folder}' was trained from a module made in Python; say which: --arch package.module:factory"
+        )
     try:
         architecture = Architecture.read(card.architecture)
         if isinstance(architecture, LoadedEncoder):
