@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.attacks.adaptive import AdaptiveAttack, inward_start
 from holdfast.attacks.adaptive import ascend as adaptive_ascend
-from holdfast.attacks.base import Attack, assert_inside, better, gain_and_gradient
+from holdfast.attacks.base import Attack, assert_inside, better, gain_and_gradient, gains_and_gradients
 from holdfast.attacks.black_box import SquareAttack, stripes, windows
 from holdfast.attacks.gradient import GradientAttack, ascend, bim, fgsm
 from holdfast.attacks.objectives.simple import Away
@@ -209,6 +210,25 @@ def test_untargeted_attack_from_the_clean_image_cannot_move() -> None:
         context.encoder, context.pixels, context.pixels, Away()(context), Linf(0.1), GradientAttack(steps=3)
     )
     assert torch.equal(stuck, context.pixels)
+
+
+def test_several_objectives_share_a_forward_and_no_number_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, pixels = builtin(), digits(5).pixels(range(5))
+    weights = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))[:, : encoder(pixels).shape[1]]
+    objectives = [partial(torch.mv, vec=weight) for weight in weights]
+    alone = [gain_and_gradient(encoder, pixels, objective) for objective in objectives]
+    seen, forward = list[int](), encoder.forward
+
+    def counted(points: Tensor) -> Tensor:
+        seen.append(len(points))
+        return forward(points)
+
+    monkeypatch.setattr(encoder, "forward", counted)
+    together = gains_and_gradients(encoder, pixels, objectives)
+    assert seen == [5]
+    for one, other in zip(alone, together, strict=True):
+        assert torch.equal(one[0], other[0])
+        assert torch.equal(one[1], other[1])
 
 
 def test_sparse_steps_pass_over_pixels_at_the_edge() -> None:

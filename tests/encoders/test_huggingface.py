@@ -101,6 +101,7 @@ def test_a_fresh_process_loads_a_folder(tmp_path):
     doctor = [sys.executable, "-m", "holdfast", "doctor", f"hf:{tmp_path}"]
     done = subprocess.run(doctor, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert "Loading weights" not in done.stderr
 
 
 def test_the_processor_states_shape_normalisation_and_resizing(tmp_path):

@@ -142,17 +142,36 @@ def gain_and_gradient(encoder: Encoder, pixels: Pixels, objective: ObjectiveFunc
     Raises:
         NoGradientError: The encoder passes no gradient to its input.
     """
+    (found,) = gains_and_gradients(encoder, pixels, [objective])
+    return found
+
+
+def gains_and_gradients(
+    encoder: Encoder, pixels: Pixels, objectives: Sequence[ObjectiveFunction]
+) -> list[tuple[Gain, Pixels]]:
+    """Gain and gradient of each of several objectives, as :func:`gain_and_gradient`, with one forward for all.
+
+    Raises:
+        NoGradientError: The encoder passes no gradient to its input.
+    """
     pixels = pixels.detach().requires_grad_()
     with torch.enable_grad():
-        gain = objective(encoder.forward(pixels))
-        if not gain.requires_grad:
+        codes = encoder.forward(pixels)
+        gains = [objective(codes) for objective in objectives]
+        if not all(gain.requires_grad for gain in gains):
             raise NoGradientError(
                 f"{encoder.name} passes no gradient to its input (detached, quantised or wrapped in no_grad); "
                 "use the score-only attack 'square', as holdfast evaluate --black-box does everywhere"
             )
-        followed = gain if encoder.searched is None else objective(encoder.searched.forward(pixels))
-        (gradient,) = torch.autograd.grad(followed.sum(), pixels)
-    return gain.detach(), gradient
+        followed = gains
+        if encoder.searched is not None:
+            codes = encoder.searched.forward(pixels)
+            followed = [objective(codes) for objective in objectives]
+        last = len(followed) - 1
+        slopes = [
+            torch.autograd.grad(gain.sum(), pixels, retain_graph=place < last)[0] for place, gain in enumerate(followed)
+        ]
+    return [(gain.detach(), slope) for gain, slope in zip(gains, slopes, strict=True)]
 
 
 def assert_inside(encoder: Encoder, pixels: Pixels, attacked: Pixels, ball: Ball) -> None:

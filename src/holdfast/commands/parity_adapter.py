@@ -20,7 +20,7 @@ from holdfast.core.records import Estimate, Failure, Result, Verdict
 from holdfast.run.inputs import Inputs
 from holdfast.run.run import Run
 from holdfast.service.adapter import KINDS, Adapter, fitted, parts
-from holdfast.service.parity import NEIGHBOURS, Pair, kept_estimate
+from holdfast.service.parity import NEIGHBOURS, Pair, kept_estimate, shown
 from holdfast.service.parity_maps import Kept, influences, shared
 
 ADAPTER_VERSION = 1
@@ -64,7 +64,7 @@ class Adapted:
         return Verdict(
             question=QUESTION,
             status="no violation found" if enough else "refuted" if high < NEIGHBOURS else "unknown",
-            reason=f"{who} keeps {self.kept.value:.3g} [{low:.3g}, {high:.3g}] of the nearest images of held-out images, "
+            reason=f"{who} keeps {shown(self.kept)} of the nearest images of held-out images, "
             f"and {NEIGHBOURS:g} is asked; {f'{beside}; ' if beside else ''}{advice}",
             witness={"map": kind, "images": str(0 if self.adapter is None else self.adapter.header.images)},
         )

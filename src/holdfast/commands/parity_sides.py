@@ -19,7 +19,6 @@ from holdfast.core.errors import BudgetSpentError, HoldfastError, UnknownName
 from holdfast.core.records import Claim, EncoderInfo, Estimate, Failure, Result, Series
 from holdfast.core.run_settings import PRECISIONS, RunSettings
 from holdfast.core.statistics.differences import paired
-from holdfast.data.codes.files import SUFFIXES
 from holdfast.data.codes.forms import Form
 from holdfast.encoders import by_name as encoders
 from holdfast.encoders.by_name import Options
@@ -124,9 +123,8 @@ def side_of(named: NamedSide, reference: Side | None, settings: RunSettings, opt
         fix = "load a copy quantised otherwise as a candidate of its own, as in python:package.module:factory"
         raise UnknownName("precision", named, PRECISIONS, fix)
     named = str(named) if isinstance(named, Path) else named
-    if isinstance(named, str) and named.partition("?")[0].lower().endswith(SUFFIXES):
-        bare = not short_name(named)[1].startswith(f"{SOURCE}:")
-        named, options = f"{SOURCE}:{named}" if bare else named, Options()
+    if isinstance(named, str) and short_name(named)[1].startswith(f"{SOURCE}:"):
+        options = Options()
     named = checked(named)
     encoder = encoders.load(named, options) if isinstance(named, str) else named
     return Side(encoder, settings, reference_of(named))

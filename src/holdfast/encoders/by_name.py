@@ -43,21 +43,29 @@ class Options:
 
 
 def named(reference: str) -> tuple[str, str]:
-    """Split a reference into its short name, if it has one, and the rest.
+    """Split a reference into its short name, if it has one, and the rest; a file of numbers holds embeddings.
 
     Example:
         >>> named("mine=timm:resnet50"), named("timm:resnet50?seed=1")
         (('mine', 'timm:resnet50'), ('', 'timm:resnet50?seed=1'))
         >>> named("?stored=binary"), named("codes.npy?stored=binary")
-        (('', '?stored=binary'), ('', 'codes.npy?stored=binary'))
+        (('', '?stored=binary'), ('', 'embeddings:codes.npy?stored=binary'))
     """
     head, colon, rest = reference.partition(":")
     name, equals, source = head.partition("=")
     if not equals or "?" in name:  # the setting of a reference without a source
-        return "", reference
+        return "", _with_source(reference)
     if not name.strip() or "," in name:
         raise HoldfastError(f"a short name stands before =, without commas, as in a=timm:resnet50; got {reference!r}")
-    return name.strip(), source + colon + rest
+    return name.strip(), _with_source(source + colon + rest)
+
+
+def _with_source(reference: str) -> str:
+    if ":" in (file := reference.partition("?")[0]):
+        return reference
+    from holdfast.data.codes.files import SUFFIXES  # loaded here, because it needs torch
+
+    return f"embeddings:{reference}" if file.lower().endswith(SUFFIXES) else reference
 
 
 def stamp(reference: str, options: Options) -> str:

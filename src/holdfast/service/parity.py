@@ -48,6 +48,8 @@ from holdfast.service.parity_maps import (
 ROUNDING = 0.02
 NEIGHBOURS = 0.95
 ROTATED = 0.02
+NOTHING = 1e-6
+"""Fraction of the variance that is said as *less than* instead of as a number."""
 QUESTION = "Is it still the same space?"
 SAME, DIRECTIONS, ALIKE = "same to rounding", "same directions", "same neighbours"
 TURNED, OTHER = "a rotated copy", "another space"
@@ -109,13 +111,14 @@ def _decided(numbers: Numbers, divergence: str) -> tuple[str, str]:
     if directions is not None and norms is not None and alike:
         return DIRECTIONS, (
             f"all {directions.n} embeddings at norm 1 are within {ROUNDING:.0%} of the distance between images"
-            f"{_of_all(directions)}, and norms are {_shown(norms)} times those of the reference"
+            f"{_of_all(directions)}, and norms are {shown(norms)} times those of the reference"
         )
     if mixed is not None and min(kept.value, mixed.value) >= NEIGHBOURS:
-        return ALIKE, f"{_shown(kept)} of the nearest images are kept, {_shown(mixed)} in the old index"
+        return ALIKE, f"{shown(kept)} of the nearest images are kept, {shown(mixed)} in the old index"
     if kept.value >= NEIGHBOURS and left.value <= ROTATED:
-        return TURNED, f"a shift, a scale and a rotation explain all but {_shown(left)} of the held-out variance"
-    return OTHER, f"{_shown(kept)} of the nearest images are kept, and a rotation leaves {_shown(left)} unexplained"
+        rest = f"less than {NOTHING:g}" if left.value < NOTHING else shown(left)
+        return TURNED, f"a shift, a scale and a rotation explain all but {rest} of the held-out variance"
+    return OTHER, f"{shown(kept)} of the nearest images are kept, and a rotation leaves {shown(left)} unexplained"
 
 
 def _unsure(numbers: Numbers, word: str, divergence: str) -> str:
@@ -130,7 +133,7 @@ def _unsure(numbers: Numbers, word: str, divergence: str) -> str:
         return ""
     if isnan(numbers.neighbours.low):
         return f"; there is {numbers.neighbours.method}, so that more images would decide"
-    return "; an interval contains the threshold, so that more images would decide"
+    return "; the intervals allow another verdict, so that more images would decide"
 
 
 def _ends(estimate: Estimate) -> tuple[Estimate, ...]:
@@ -144,7 +147,8 @@ def _of_all(estimate: Estimate) -> str:
     return "" if isnan(estimate.low) else f" (of all images at least {estimate.low:.1%} are)"
 
 
-def _shown(estimate: Estimate) -> str:
+def shown(estimate: Estimate) -> str:
+    """Return a value with its interval, if it has one."""
     ends = "" if isnan(estimate.low) else f" [{estimate.low:.3g}, {estimate.high:.3g}]"
     return f"{estimate.value:.3g}{ends}"
 

@@ -82,7 +82,7 @@ def summarise(
         better=better,
         series=series.quantity,
         statistic="median" if statistic == "median" else "mean",
-        reason=reason if missing else None,
+        reason=reason if missing else None if n else "no samples",
     )
 
 

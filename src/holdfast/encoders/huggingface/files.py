@@ -175,14 +175,24 @@ def _listed(value: Any) -> list[float]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keep transformers from printing advice and tables."""
+    """Keep transformers from printing advice, tables and the progress of anything but downloads."""
     logging = require("transformers", "huggingface").utils.logging
-    before = logging.get_verbosity()
+    hub = require("huggingface_hub", "huggingface").utils
+    before, progress, downloads = (
+        logging.get_verbosity(),
+        logging.is_progress_bar_enabled(),
+        not hub.are_progress_bars_disabled(),
+    )
     logging.set_verbosity_error()
+    logging.disable_progress_bar()  # those of downloads, too
+    if downloads:
+        hub.enable_progress_bars()
     try:
         yield
     finally:
         logging.set_verbosity(before)
+        if progress:
+            logging.enable_progress_bar()
 
 
 TAKEN = ("input_ids", "attention_mask")

@@ -194,6 +194,8 @@ class Threshold(Evaluation):
         cut: Cut,
     ) -> list[tuple[Series, Statistic, str]]:
         """Return the missed and matched pairs at a threshold: series, statistic and metric."""
+        if population.encoder.codes_only:
+            return []
         mask = ~copies.isnan().all(0)
         over = {**cut.conditions, **without(self, population.encoder)}
         missed = self._share("missed_copies", over, cut.beyond(copies[:, mask]).mean(1))

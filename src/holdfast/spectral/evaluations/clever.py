@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import nan
 from typing import final
 
@@ -13,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from holdfast.attacks.base import GRADIENT, gain_and_gradient
+from holdfast.attacks.base import GRADIENT, gain_and_gradient, gains_and_gradients
 from holdfast.attacks.gradient import random_start, stepped
 from holdfast.attacks.objectives.simple import margin_of_logits
 from holdfast.core.balls import L1, L2, Ball, Linf
@@ -100,7 +101,8 @@ class Gradients(Observation):
 
     def forward_passes(self, population: Population) -> int:
         attacks = len(self.gairat) * PGD_STEPS
-        return GRADIENT * (len(self.balls) * self.batches * self.draws * (1 + self.rivals) + attacks)
+        margins = 1 + (GRADIENT - 1) * (1 + self.rivals)  # share a forward pass
+        return len(self.balls) * self.batches * self.draws * margins + GRADIENT * attacks
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         weights = self.weights(population, rows)
@@ -179,16 +181,23 @@ class Gradients(Observation):
                 delta = ball.sample(Noise(torch.cat(parts)), pixels.shape[1:], pixels.dtype)
                 # Clipped: the encoder is evaluated nowhere outside its domain.
                 points = population.encoder.domain.clip(pixels.repeat(len(parts), *(1,) * (pixels.ndim - 1)) + delta)
-                for k in range(weights.shape[1]):
-                    norms = _slopes(population, points, weights[:, k].repeat(len(parts), 1), ball)
-                    largest = norms.reshape(len(parts), len(rows)).amax(0)
-                    maxima[:, k, batch] = torch.maximum(maxima[:, k, batch], largest)
+                norms = _slopes(population, points, weights.repeat(len(parts), 1, 1), ball)
+                largest = norms.unflatten(0, (len(parts), len(rows))).amax(0)
+                maxima[:, :, batch] = torch.maximum(maxima[:, :, batch], largest)
         return maxima
 
 
-def _slopes(population: Population, points: Tensor, weights: Codes, ball: Ball) -> Float[Tensor, "b"]:
-    _, gradient = gain_and_gradient(population.optimised, points, lambda codes: (codes * weights).sum(1))
-    return ball.dual_norm(gradient)
+def _slopes(
+    population: Population, points: Tensor, weights: Float[Tensor, "b k d"], ball: Ball
+) -> Float[Tensor, "b k"]:
+    """Return the dual norms of the gradients of all margins, with one forward pass for all of them."""
+    margins = [partial(_margin, each) for each in weights.unbind(1)]
+    found = gains_and_gradients(population.optimised, points, margins)
+    return torch.stack([ball.dual_norm(gradient) for _, gradient in found], 1)
+
+
+def _margin(weights: Codes, codes: Codes) -> Float[Tensor, "b"]:
+    return (codes * weights).sum(1)
 
 
 def gairat_weight(kept: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
