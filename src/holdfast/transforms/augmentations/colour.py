@@ -28,8 +28,12 @@ def sometimes(pixels: ImagePixels, chosen: Bool[Tensor, "b"], change: Change) ->
     Args:
         change: Function from images and their positions to changed images.
     """
-    if pixels.device.type != "cpu":  # where it costs more to wait for which are chosen than to change all
-        return all_changed(pixels, chosen, change)
+    # On a GPU it costs more to wait for which are chosen than to change all.
+    return (some_changed if pixels.device.type == "cpu" else all_changed)(pixels, chosen, change)
+
+
+def some_changed(pixels: ImagePixels, chosen: Bool[Tensor, "b"], change: Change) -> ImagePixels:
+    """Change the chosen images alone."""
     rows = chosen.nonzero()[:, 0]
     return pixels.index_copy(0, rows, change(pixels.index_select(0, rows), rows))
 
