@@ -21,6 +21,7 @@ from holdfast.bounds.methods.base import methods
 from holdfast.cli.app import application
 from holdfast.cli.terminal import GROUPS, OTHER, meaning, signature
 from holdfast.core.balls import BALLS
+from holdfast.core.discovery import named_classes
 from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.options import INPUT, PANELS
 from holdfast.core.settings import fields_of, members, number, types_of
@@ -28,9 +29,9 @@ from holdfast.encoders.architectures.base import architectures
 from holdfast.probes.base import probes
 from holdfast.run import catalog
 from holdfast.run.catalog import SUITES, summary
+from holdfast.training import optimisers
 from holdfast.training.adversaries.base import adversaries
 from holdfast.training.learner import training_objectives
-from holdfast.training.optimisers import Optimiser, Schedule, kinds_of
 from holdfast.training.recipe import Recipe
 from holdfast.transforms.base import transforms
 
@@ -101,8 +102,8 @@ def families() -> dict[str, Mapping[str, type[Any]]]:
         "Recipes": {"a recipe": Recipe},
         "Training objectives": training_objectives(),
         "Adversaries": adversaries(),
-        "Optimisers": kinds_of(Optimiser),
-        "Schedules": kinds_of(Schedule),
+        "Optimisers": named_classes(optimisers, optimisers.Optimiser),
+        "Schedules": named_classes(optimisers, optimisers.Schedule),
         "Architectures": architectures(),
     }
 

@@ -124,7 +124,7 @@ def neighbour_accuracy(
 
     Example:
         >>> codes = torch.tensor([[1.0, 0], [1, 0.1], [0, 1], [0.1, 1]])
-        >>> neighbour_accuracy(codes, torch.tensor([0, 0, 1, 1]), {"knn_accuracy_0": 0.5, "knn_accuracy_1": 1.0}, k=1)
+        >>> neighbour_accuracy(codes, torch.tensor([0, 0, 1, 1]), {"knn_accuracy_0": 0.5, "knn_accuracy_1": 1.0})
         {'knn_accuracy': 1.0, 'knn_accuracy_0': 1.0, 'knn_accuracy_1': 1.0, 'semantic_fluctuation': 0.25}
     """
     units = normalize(codes.double(), dim=1)

@@ -97,7 +97,9 @@ class LoadedEncoder(Architecture):
 
     def __post_init__(self) -> None:
         if not self.reference:
-            raise HoldfastError("architecture 'encoder' needs a reference: encoder:timm:resnet18?pretrained=false")
+            raise HoldfastError(
+                "architecture 'encoder' needs a reference, as in encoder:timm:resnet18?pretrained=false"
+            )
 
     def build(self, domain: Domain) -> nn.Module:
         return trainable(self.load(domain, Options()).module)
