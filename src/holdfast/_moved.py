@@ -152,7 +152,7 @@ report.comparison.comparable: report.comparison.protocol report.comparison.relat
 report.comparison.compare: report.comparison.jointly
 report.comparison.tables: report.comparison.differences
 report.contents: report.heading report.run_state report.select
-report.elsewhere: report.hub report.tracked
+report.elsewhere: commands.log report.hub report.tracked
 report.figures.plots: report.figures.charts
 report.figures.svg: report.figures.axis
 report.overview.alerts: report.overview.saturation

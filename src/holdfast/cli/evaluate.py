@@ -180,7 +180,7 @@ def _folder(images: str | Sequence[str] | None, suite: str) -> str:
         >>> _folder("/data/my photos/?labels=folders", "quick"), _folder(["builtin:digits", "photos/"], "full")
         ('runs/my_photos-quick', 'runs/digits+photos-full')
     """
-    from holdfast.commands.data_sets import folder_names
+    from holdfast.commands.evaluate import folder_names
     from holdfast.run.inputs import TOUR
 
     return str(Path("runs") / f"{'+'.join(folder_names(listed(images or TOUR)))}-{suite}")

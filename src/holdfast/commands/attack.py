@@ -47,10 +47,8 @@ def attack(
         objective: what it climbs, away or toward for instance, instead of the preset's.
         divergence: what the objective measures with, as in ``"cosine"``.
         limit: largest number of images, sampled by ``seed``; None for all.
-        budget: seconds after which no new work begins; ``missing`` then says how many images are left.
         out: folder for the ``record`` and the files it names; with the same folder an interrupted attack continues. By
             default nothing is kept. Several encoders need one each.
-        **options: as other verbs take them.
 
     Raises:
         HoldfastError: something that was named does not exist or does not fit.

@@ -240,7 +240,6 @@ def canary(
         hashes: to make, keep hashes instead of the images.
         precision: to make, what the embeddings are computed in (default float32); to check, what the candidate computes in,
             which widens the tolerance (default: that of the canary).
-        **options: as other verbs take them.
 
     Returns:
         A ``Canary``, or a ``CanaryCheck`` whose ``passed`` says whether the encoder is the same.

@@ -244,11 +244,8 @@ def certify(
             in ``precision``, rounding included. In half precision it is always the latter.
         export: ``"vnnlib"`` also writes every query as ONNX and VNN-LIB files, with our answer, for other verifiers.
         proofs: whether to keep what ``recheck`` needs to check each certificate again, without search.
-        precision: of the encoder as it is executed, and in which witnesses are replayed.
-        budget: seconds after which no new work begins; ``missing`` then says how many images are left.
         out: folder in which certificates and the pixels of witnesses are kept, and where an interrupted call goes on; by
             default they are not. Several encoders need one each.
-        **options: as other verbs take them.
 
     Raises:
         HoldfastError: the encoder cannot be bounded, or something that was named does not exist or does not fit.

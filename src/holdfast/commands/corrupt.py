@@ -56,11 +56,8 @@ def corrupt(
         out: a folder of its own for each transform is made in it.
         size: height and width to which images of a reference are resized and cropped, as an encoder would.
         channels: 3, or 1 for gray ones.
-        seed: of what is drawn for each image.
-        subset: subset by labels, as in ``long-tail:most=5000,least=50``, of the images that ``limit`` leaves.
         cluster: compute on a Ray cluster: auto, local or its address; or ``ranks``, of which the first alone writes and
             returns manifests.
-        **options: as other verbs take them.
 
     Raises:
         HoldfastError: something that was named does not exist or does not fit, or ``out`` holds something else.
@@ -73,7 +70,8 @@ def corrupt(
     with Run.open("corrupt", {**options, "out": out}, mark=None) as run:
         seed, store = run.settings.seed, run.store
         loaded = _loaded(images, size, channels, options["limit"], seed, options["subset"])
-        file_names, batches = file_names_of(loaded), _batches(len(loaded), run.settings.batch_size)
+        file_names, count, size = file_names_of(loaded), len(loaded), run.settings.batch_size
+        batches = [range(start, min(start + size, count)) for start in range(0, count, size)]
         for path, each in zip(paths, transforms, strict=True):
             _check_same(store.folder / f"{path}.json", _contents(each, seed, loaded))
             _check_no_others(store.folder / path, file_names)
@@ -173,10 +171,6 @@ def _share(ranks: Ranks, store: Store, folder: Folder, batches: Sequence[Sequenc
     units = {f"{folder.path}-{rows[0]}": rows for rows in batches if not written(rows)}
     for _ in ranks.share(write, folder, units, written):
         pass
-
-
-def _batches(count: int, size: int) -> list[Sequence[int]]:
-    return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def _file_contents(store: Store, folder: Folder, rows: Sequence[int]) -> Batch:

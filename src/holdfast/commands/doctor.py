@@ -22,7 +22,6 @@ def doctor(
     Args:
         encoder: a name, or an encoder in memory, which is not loaded again.
         images: to look at: the pixels of up to 1,000, chosen by the seed 0, and the codes of 4; by default noise.
-        **options: as other verbs take them.
 
     Raises:
         HoldfastError: something that was named does not exist or does not fit, or an image is not finite or out of range.

@@ -194,9 +194,7 @@ def harden(
         budget: seconds for everything. Training has half of them at most, and without ``epochs`` it takes as many as fit. If
             it ends early, ``out`` holds the encoder so far, which is measured; the same call goes on with both.
         cluster: measure on a Ray cluster: auto, local or its address. Training stays in this process.
-        workers: number of processes of this machine; ``auto``: as many as speed the run up.
         out: folder for encoder and report; with the same folder an interrupted training goes on.
-        **options: as other verbs take them.
 
     Raises:
         HoldfastError: the encoder passes no gradient, has no weights or gives one code to all images, there are too few
@@ -208,29 +206,23 @@ def harden(
     check_cluster("harden", options["cluster"], out)
     _check_goals(agreement, certified, noise, edits)
     edits = edit_names(edits)
-    left = partial(_left, budget_start(), None if options["budget"] is None else seconds(options["budget"]))
+    left = _time_left(budget_start(), options["budget"])
     devices: dict[str, Any] = {name: options[name] for name in ("device", "cluster", "workers")}
     _check_engine(devices)
     RunSettings(device=device)  # refuses what torch does not see
     resisted = ball_of(eps, ball) or (BALL if noise is None else None)
     original, taught, held_out = _read(encoder, images, resisted, options)
-    watch = agreement_of(original, held_out, device)
-    validation = held_out
+    watch, validation = agreement_of(original, held_out, device), held_out
     if agreement is not None:  # what chooses the epoch is neither trained on nor measured with in the end
         taught, validation = parted(taught, None, seed)
-    recipe_of = partial(
-        recipe_for,
-        original,
-        len(taught),
-        resisted,
-        rate=rate,
-        certified=certified,
-        noise=noise,
-        agreement=agreement,
-        edits=edits,
-        seed=seed,
-        settings=settings,
-    )
+    goals: dict[str, Any] = {
+        "rate": rate,
+        "certified": certified,
+        "noise": noise,
+        "agreement": agreement,
+        "edits": edits,
+    }
+    recipe_of = partial(recipe_for, original, len(taught), resisted, **goals, seed=seed, settings=settings)
     adversary = recipe_of().adversary
     tried = adversary.names if isinstance(adversary, Edits) else ()  # of --set, too
     if tried:
@@ -242,41 +234,31 @@ def harden(
     if epochs is None and "epochs" not in (settings or {}):
         epochs = begun_epochs(out)
         if epochs is None and (available := left(TRAINING_SHARE)) is not None:
-            wanted = recipe_of(epochs=None)
-            epochs = _fitting(
-                epochs_within(available, wanted, taught, len(held_out), original, device, watch), wanted.epochs
-            )
-    recipe = recipe_of(epochs=epochs)
+            epochs = _fitting(available, recipe_of(epochs=None), taught, len(held_out), original, device, watch)
+    training: dict[str, Any] = {"bank": bank, "out": out, "progress": options["progress"], "watch": watch}
     hardened, unfinished = _trained(
-        recipe,
-        taught,
-        bank=bank,
-        start=original,
-        device=device,
-        budget=left(TRAINING_SHARE),
-        out=out,
-        progress=options["progress"],
-        watch=watch,
+        recipe_of(epochs=epochs), taught, start=original, device=device, budget=left(TRAINING_SHARE), **training
     )
     if hardened.name == original.name:
         hardened.name = f"{original.name}-hardened"
-    run = evaluate(
-        [original, hardened],
-        held_out,
-        **_measured(resisted, certified, noise, tried, held_out, bank),
-        seed=seed,
-        budget=left(),
-        out=None if out is None else Path(out) / FOLDER,
-        progress=options["progress"],
-        **devices,
-    )
+    measured = _measured(resisted, certified, noise, tried, held_out, bank)
+    folder = None if out is None else Path(out) / FOLDER
+    given = {**measured, **devices, "seed": seed, "progress": options["progress"]}
+    run = evaluate([original, hardened], held_out, **given, budget=left(), out=folder)
     module = hardened.to(device, torch.float32).module
     promise = None if agreement is None else promise_of(agreement, original, held_out, device)(module)
     if promise is not None:
         run = _with_promise(run, promise, original, Population(hardened, held_out, RunSettings(seed, device)))
         if out is not None:
-            _write(promise, Path(out))
+            content = {**asdict(promise), "status": promise.status}
+            write_whole(Path(out) / AGREEMENT, json.dumps(content, indent=1).encode())
     return Hardened(hardened, agreement_of(original, held_out, device)(module), run, promise, unfinished)
+
+
+def _time_left(began: float, budget: float | None) -> Callable[..., float | None]:
+    """Return what tells the seconds left of a share of the ``budget``; None if there is no budget."""
+    whole = None if budget is None else seconds(budget)
+    return lambda share=1.0: None if whole is None else max(began + share * whole - monotonic(), 1e-3)
 
 
 def _with_promise(run: EvaluatedRun, promise: Promise, original: Encoder, hardened: Population) -> EvaluatedRun:
@@ -341,18 +323,9 @@ def _read(
     return original, taught, held_out
 
 
-def _write(promise: Promise, folder: Path) -> None:
-    content = {**asdict(promise), "status": promise.status}
-    write_whole(folder / AGREEMENT, json.dumps(content, indent=1).encode())
-
-
-def _left(began: float, budget: float | None, share: float = 1.0) -> float | None:
-    """Return the seconds left of this share of a ``budget`` that began to run then; None if there is none."""
-    return None if budget is None else max(began + share * budget - monotonic(), 1e-3)
-
-
-def _fitting(fitting: int, wanted: int) -> int:
-    """Return how many epochs are trained, and warn if fewer fit into the budget than are ``wanted``."""
+def _fitting(available: float, recipe: Recipe, *training: Any) -> int:
+    """Return how many epochs of ``recipe`` fit into the time, at most all, and warn if these are fewer."""
+    fitting, wanted = epochs_within(available, recipe, *training), recipe.epochs
     if fitting < wanted:
         warnings.warn(
             f"budget: {fitting} of {wanted} epochs fit, and the schedule ends with them. Give a larger budget "

@@ -69,7 +69,6 @@ def recheck(
         folder: of ``certify(..., proofs=True, out=folder)``.
         encoder: the encoder that was certified; what is in the folder must be its network.
         images: the images that were certified; those in the proofs must be the same.
-        **options: as other verbs take them.
 
     Raises:
         HoldfastError: the folder holds no proofs, damaged ones, or those of another encoder or of other images.

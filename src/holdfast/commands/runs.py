@@ -61,7 +61,9 @@ def unfinished(folder: Path, results: Sequence[Result], failures: Sequence[Failu
     # Encoders that were made in Python share one source, so that their request calls them python:NAME.
     known = {info.source for info in infos} | {f"{info.source}:{info.name}" for info in infos}
     known |= {failure.encoder for failure in failures}
-    request, missing = _request(folder), list[Failure]()
+    with readable(str(folder / REQUEST), REPEAT, OSError, ValueError, because=DAMAGED):
+        request = _Asked.model_validate_json(unsealed((folder / REQUEST).read_bytes()))
+    missing = list[Failure]()
     reason = f"the run in {folder} stopped before it; repeat its command"
     stands: dict[str, Any] = {"images": request.images or "the built-in images", "error": UNFINISHED, "reason": reason}
     loading = Options(None, request.size, request.trust_remote_code)
@@ -83,11 +85,6 @@ class _Asked(BaseModel):
     arch: tuple[str, ...] = ()
     size: int | None = None
     trust_remote_code: bool = False
-
-
-def _request(folder: Path) -> _Asked:
-    with readable(str(folder / REQUEST), REPEAT, OSError, ValueError, because=DAMAGED):
-        return _Asked.model_validate_json(unsealed((folder / REQUEST).read_bytes()))
 
 
 def data_sets(folder: Path) -> list[Path]:

@@ -351,11 +351,7 @@ def train(
         settings: settings of the recipe by name, instead of its own.
         watch: measures the module in training before the first and after each epoch: numbers by name, kept with the others.
         size: height and width of the inputs; needed where images are files of any size.
-        limit: largest number of images, sampled by the recipe's seed.
-        subset: subset by labels, as in ``long-tail:most=5000,least=50``, of the images that ``limit`` leaves.
-        budget: seconds from now after which training stops at the end of a step, with a checkpoint in ``out``.
         out: folder for the encoder and the checkpoints; by default nothing is kept.
-        **options: as other verbs take them.
 
     Raises:
         HoldfastError: something does not exist or does not fit, the loss is not finite, or codes collapse; everything up to

@@ -186,20 +186,6 @@ def _result_with_ratios(result: Result, baseline: Result, name: str) -> Result:
     return result.model_copy(update={"findings": findings, "headline": (*result.headline, MEAN)})
 
 
-def relative_to(result: Result, baseline: Result, probe: str = "linear") -> tuple[Estimate, ...]:
-    """Return mCE and the CE of each corruption: errors of ``result`` over those of ``baseline``, on the same images.
-
-    Raises:
-        HoldfastError: the two are about other images, probes or corruptions.
-    """
-    if result.findings.ids != baseline.findings.ids or result.settings != baseline.settings:
-        raise HoldfastError(
-            f"{result.encoder.name} and {baseline.encoder.name} were measured on other images or with other settings; "
-            "measure both in one run"
-        )
-    return tuple(map(_estimate, _relative(result, baseline, probe, baseline.encoder.name)))
-
-
 def _relative(result: Result, baseline: Result, probe: str, name: str) -> Iterator[Series]:
     """Yield the ratios over all corruptions and under each as series, whose means they are."""
     mine, theirs = _by_corruption(result, probe), _by_corruption(baseline, probe)
