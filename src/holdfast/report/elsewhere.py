@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
@@ -170,7 +170,10 @@ def numbers(results: Sequence[Result]) -> dict[str, float]:
     named = dict[str, float]()
     for encoder, result in labelled(with_relative_errors(results)):
         for estimate in result.estimates:
-            name = _free(_name(encoder, result.evaluation, estimate), named)
+            name = taken = _name(encoder, result.evaluation, estimate)
+            place = 2
+            while name in named:
+                name, place = f"{taken}_{place}", place + 1
             values = {name: estimate.value, f"{name}.low": estimate.low, f"{name}.high": estimate.high}
             named |= {key: value for key, value in values.items() if isfinite(value)}
     return named
@@ -179,13 +182,6 @@ def numbers(results: Sequence[Result]) -> dict[str, float]:
 def _name(encoder: str, evaluation: str, estimate: Estimate) -> str:
     quantity = ".".join((estimate.quantity, *(f"{key}.{value}" for key, value in estimate.conditions.items())))
     return "/".join(re.sub(r"[^\w.-]", "_", part) for part in (encoder, evaluation, quantity))
-
-
-def _free(name: str, taken: Iterable[str]) -> str:
-    known, place, free = set(taken), 2, name
-    while free in known:
-        free, place = f"{name}_{place}", place + 1
-    return free
 
 
 PROJECT = "holdfast"

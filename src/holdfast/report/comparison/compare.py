@@ -176,19 +176,19 @@ def _comparable_numbers(
             reason = "it is not a mean or median of one recorded value per sample, so there is nothing to pair"
         elif not any(isfinite(value) for value in series.values):
             reason = "no sample has a finite value"
-        elif first is not None and not _share_samples(first, result):
+        elif first is not None and not (  # in complete runs they would have the same samples
+            first.findings.ids == result.findings.ids
+            or (
+                (first.planned, result.planned) != (None, None)
+                and bool(set(first.findings.ids) & set(result.findings.ids))
+            )
+        ):
             reason = "its samples differ from those of the other encoders"
         if reason is None:
             numbers[name], first = _Number(estimate, series, result.findings.ids, result.findings.groups), result
         else:
             refusals.append(_refusal(group, (name,), reason or "", like))
     return numbers
-
-
-def _share_samples(a: Result, b: Result) -> bool:
-    """Return whether two results use the same samples, or would have in complete runs."""
-    same = a.findings.ids == b.findings.ids
-    return same or ((a.planned, b.planned) != (None, None) and bool(set(a.findings.ids) & set(b.findings.ids)))
 
 
 def _series(result: Result, estimate: Estimate) -> Series | None:

@@ -60,17 +60,28 @@ def advice(
     table, thin = _supported(table)
     tallied = tally(table)
     advised = _advised(table, tallied)
+    robust = tuple(part for part in table.sections if part.robustness)
+    # Whether something was proved for these networks, so that more can be.
+    bounded = any("contradictions" in asked.quantities for result in results for asked in result.questions)
     name, command = _gate_command(table, groups, runs, _guarded(table, advised, screen), screen)
     sentences = (
-        *_missing(encoders_without_results(results, failures)),
+        *(
+            f"{lost} was asked for and has no result, so nothing here speaks of it: {'; '.join(reasons)}."
+            for lost, reasons in encoders_without_results(results, failures).items()
+        ),
         thin,
-        *_choice(table, tallied, advised, alerts(groups), _bounded(results), screen),
-        *_gaps(table),
+        *_choice(table, tallied, advised, alerts(groups), bounded, screen),
+        *(f"{gap_sentence(gap)}." for gap in tally(replace(table, sections=robust)).gaps),
         *_proportion(table),
         _stronger(table),
-        _claims(table),
+        "Lower bounds of harm come from attacks: a stronger attack may find more, so they prove no safety."
+        if any((part.like.better, part.like.claim) == ("lower", Claim.LOWER) for part in table.sections)
+        else "",
         _proved(table),
-        _rerun(failures),
+        f"{text.counted(len(failures), 'result')} failed for {text.counted(len(causes(failures)), 'reason')}, listed below. "
+        "Fix what failed and repeat the command; it computes only what is missing."
+        if failures
+        else "",
         f"To notice when {name} gets worse, gate it: `{command}`" if command else "",
     )
     return tuple(filter(None, sentences))
@@ -99,25 +110,6 @@ def _supported(table: Table) -> tuple[Table, str]:
         "" if kept or not table.sections else f"No number rests on {ENOUGH} samples: measure more images to learn more."
     )
     return replace(table, sections=kept), thin
-
-
-def _bounded(results: Sequence[Result]) -> bool:
-    """Return whether something was proved for these networks, so that more can be."""
-    asked = (question for result in results for question in result.questions)
-    return any("contradictions" in question.quantities for question in asked)
-
-
-def _missing(lost: dict[str, tuple[str, ...]]) -> Iterator[str]:
-    """Yield each encoder without a result, with the reasons."""
-    for name, reasons in lost.items():
-        yield f"{name} was asked for and has no result, so nothing here speaks of it: {'; '.join(reasons)}."
-
-
-def _gaps(table: Table) -> Iterator[str]:
-    """Yield which metrics of robustness rank no encoder."""
-    robust = tuple(part for part in table.sections if part.robustness)
-    for gap in tally(replace(table, sections=robust)).gaps:
-        yield f"{gap_sentence(gap)}."
 
 
 @dataclass(frozen=True)
@@ -196,7 +188,12 @@ def _by_tally(table: Table, tallied: Tally, advised: Advised, bounded: bool) -> 
             "reason to prefer another."
         )
         differs = tallied.leaders and tallied.leaders != leaders
-        return leaders, (_prefer(leaders, advised.tally, advised.evidence), *([other] if differs else []))
+        lead = _lead(advised.tally, f" by numbers with {advised.evidence} in our study")
+        if len(leaders) == 1:
+            first = f"Of these encoders {leaders[0]} is the most robust: it is {lead}; {_tied(advised.tally)}."
+        else:
+            first = f"No single encoder stands out: {text.listed(leaders)} are each {lead}; {_tied(advised.tally)}."
+        return leaders, (first, *([other] if differs else []))
     if leaders:
         return leaders, (_undecided(table, tallied, bounded),)
     decisive = advised.tally if advised.tally.telling else tallied
@@ -224,14 +221,6 @@ def _lead(tallied: Tally, evidence: str) -> str:
 def _tied(tallied: Tally) -> str:
     tied = tallied.conditions - tallied.telling
     return f"{tied or 'none'} of {text.counted(tallied.conditions, 'condition')} {'is' if tied < 2 else 'are'} tied"
-
-
-def _prefer(leaders: Sequence[str], backed: Tally, evidence: str) -> str:
-    """Return who leads by the numbers that the study found to predict robust use."""
-    lead = f"{_lead(backed, f' by numbers with {evidence} in our study')}"
-    if len(leaders) == 1:
-        return f"Of these encoders {leaders[0]} is the most robust: it is {lead}; {_tied(backed)}."
-    return f"No single encoder stands out: {text.listed(leaders)} are each {lead}; {_tied(backed)}."
 
 
 def _undecided(table: Table, tallied: Tally, bounded: bool) -> str:
@@ -339,13 +328,6 @@ def _separated(rows: Sequence[Row], table: Table) -> Iterator[tuple[str, Cell, C
                 yield name, low, high
 
 
-def _claims(table: Table) -> str:
-    claims = {section.like.claim for section in table.sections if section.like.better == "lower"}
-    if Claim.LOWER not in claims:
-        return ""
-    return "Lower bounds of harm come from attacks: a stronger attack may find more, so they prove no safety."
-
-
 def _proved(table: Table) -> str:
     """Return the largest certificate of the first quantity that has one."""
     for section in table.sections:
@@ -358,21 +340,8 @@ def _proved(table: Table) -> str:
     return ""
 
 
-def _rerun(failures: Sequence[Failure]) -> str:
-    if not failures:
-        return ""
-    return (
-        f"{text.counted(len(failures), 'result')} failed for {text.counted(len(causes(failures)), 'reason')}, listed below. "
-        "Fix what failed and repeat the command; it computes only what is missing."
-    )
-
-
 def gate_command(
-    table: Table,
-    groups: Sequence[Group],
-    failures: Sequence[Failure],
-    runs: Sequence[str],
-    screen: FirstScreen | None = None,
+    table: Table, groups: Sequence[Group], failures: Sequence[Failure], runs: Sequence[str], screen: FirstScreen | None
 ) -> tuple[str, str]:
     """Return an encoder and the command that notices if it gets worse; two empty texts where there is none to give."""
     if _continue([result for group in groups for result in group.results], failures):
