@@ -126,13 +126,12 @@ def _grid(table: Table, encoders: Sequence[str], pairs: Sequence[tuple[str, str]
         title = f"{section.title} {ARROWS[section.like.better]}".rstrip()
         grid.add_row(Text(f"{title} ({section.like.claim})", style="bold"), *[""] * len(heads))
         for row in section.rows:
-            under = " · ".join(filter(None, (row.first, row.rest))) or "all images"
             cells = [_cell(cell, name, row.contest) for name, cell in zip(encoders, row.cells, strict=False)]
             grid.add_row(
                 *map(
                     Text,
                     [
-                        f"  {under}",
+                        f"  {row.where or 'all images'}",
                         *cells,
                         *(f"{difference_text(row, names)} {outcome(pair_of(row, names))}".strip() for names in pairs),
                     ],

@@ -183,8 +183,10 @@ def fold(module: nn.Module, watch: Watching) -> nn.Module:
     folded = copied(module)
     for convolution, norm in pairs:
         _fold_into(folded.get_submodule(convolution), folded.get_submodule(norm))
-        above, _, name = norm.rpartition(".")
-        folded.get_submodule(above)._modules[name] = _rest(folded.get_submodule(norm))
+        # What a batch norm does beside its line: in timm it may hold the activation that follows.
+        (above, _, name), part = norm.rpartition("."), folded.get_submodule(norm)
+        rest = nn.Sequential(*part.children()) if _holds_activation(part) else nn.Identity()
+        folded.get_submodule(above)._modules[name] = rest
     return folded
 
 
@@ -201,11 +203,6 @@ def _fold_into(convolution: Any, norm: Any) -> None:
     scaled = scale.reshape(-1, *(1,) * (weight.ndim - 1)) * weight.to(**wide)
     convolution.weight = nn.Parameter(scaled.to(weight.dtype), requires_grad=False)
     convolution.bias = nn.Parameter((scale * (offset - mean) + beta).to(weight.dtype), requires_grad=False)
-
-
-def _rest(norm: nn.Module) -> nn.Module:
-    """Return what a batch norm does beside its line: in timm it may hold the activation that follows."""
-    return nn.Sequential(*norm.children()) if _holds_activation(norm) else nn.Identity()
 
 
 def _holds_activation(norm: nn.Module) -> bool:

@@ -242,12 +242,10 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 def declared(kind: type, verb: str) -> Mapping[str, tuple[Any, Option]]:
     """Type and declaration of each option, with the changes of one command."""
     options = {name: get_args(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
-    return {name: (of, _changed(option, OWN.get(verb, {}).get(name, {}))) for name, (of, option) in options.items()}
-
-
-def _changed(option: Option, changes: Mapping[str, Any]) -> Option:
-    """Return ``option`` with ``changes``; a changed help text also changes docstrings."""
-    return replace(option, **{"python": "" if "help" in changes else option.python, **changes})
+    for name, (of, option) in options.items():
+        changes = OWN.get(verb, {}).get(name, {})  # a changed help text also changes docstrings
+        options[name] = of, replace(option, **{"python": "" if "help" in changes else option.python, **changes})
+    return options
 
 
 def takes(kind: type) -> Callable[[Callable[P, T]], Callable[P, T]]:

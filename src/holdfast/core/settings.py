@@ -229,19 +229,12 @@ def _simple(text: str, kinds: tuple[Any, ...]) -> bool | int | float | str:
         if int in kinds:
             return int(text)
         if float in kinds:
-            return _quotient(text.replace(" ", ""))
+            dividend, divisor = text.replace(" ", "").split("/") if "/" in text else (text.replace(" ", ""), "1")
+            return float(Fraction(dividend)) / float(Fraction(divisor))  # 0.05, 8/255 or 0.5/255
     except (ValueError, KeyError, ArithmeticError):
         if str not in kinds:
             raise
     return text
-
-
-def _quotient(text: str) -> float:
-    """Return the number that ``text`` spells: 0.05, 8/255 or 0.5/255."""
-    if "/" not in text:
-        return float(Fraction(text))
-    dividend, divisor = text.split("/")
-    return float(Fraction(dividend)) / float(Fraction(divisor))
 
 
 def number(value: float) -> str:

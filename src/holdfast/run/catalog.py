@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from holdfast.attacks.base import Attack
@@ -109,15 +108,11 @@ PROTOCOLS: dict[str, tuple[str, Settings]] = {
 }
 
 
-def topics() -> tuple[ModuleType, ...]:
-    """Return the package ``evaluations`` of each folder of the library that has one."""
-    folders = sorted(Path(__file__).parents[1].glob("*/evaluations"))
-    return tuple(import_module(f"holdfast.{folder.parent.name}.evaluations") for folder in folders)
-
-
 def evaluations() -> dict[str, type[Evaluation]]:
     """Return every evaluation by name."""
-    return named_classes(topics(), Evaluation, "holdfast.evaluations")
+    folders = sorted(Path(__file__).parents[1].glob("*/evaluations"))
+    topics = tuple(import_module(f"holdfast.{folder.parent.name}.evaluations") for folder in folders)
+    return named_classes(topics, Evaluation, "holdfast.evaluations")
 
 
 def attacks() -> dict[str, type[Attack]]:

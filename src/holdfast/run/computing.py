@@ -93,9 +93,9 @@ class Done:
     """Outcome of computing shards."""
 
     failed: dict[Observation, Exception] = field(default_factory=dict)
+    """Observations that failed, with their errors."""
     computed_rows: int = 0
     missing_rows: int = 0
-    """Observations that failed, with their errors."""
 
 
 @final
@@ -252,11 +252,8 @@ class Tally:
         self.counts[part], self.since = count, now
         if fresh or count < total:
             self.work.tell(f"{self.name}: {self.called[part]}, {count} of {total}")
-        self._stop_in_time(fresh, now)
-
-    def _stop_in_time(self, fresh: int, now: float) -> None:
-        """Abandon the work handed out if it would end too late."""
-        # At the first shard that ends too late nobody has been refused yet, who asks for one at a time.
+        # What was handed out is abandoned if it would end too late. At the first shard that ends too late nobody has been
+        # refused yet, who asks for one at a time.
         deadline = self.work.deadline
         self.late_shards += fresh > 0 and now > deadline.last_beginning_of_turn
         if self.late_shards and ((self.late_shards > 1 and not self.turns.refused) or now > deadline.last_overrun):

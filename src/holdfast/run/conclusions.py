@@ -85,16 +85,6 @@ class Cells:
                 forecast.expect((encoder.name, what))
         return MissingCells(encoder, images, bank, missing)
 
-    def other_encoders(self, row: MissingCells) -> tuple[Encoder, ...]:
-        """Return the encoders beside that of ``row``, if anything that is missing of it looks at them."""
-        needs_others = any(evaluation.needs_others for evaluation in row.evaluations)
-        return tuple(encoder for encoder in self.encoders if needs_others and encoder is not row.encoder)
-
-    def forget_failures(self, encoder: Encoder, evaluations: Sequence[Evaluation]) -> None:
-        """Remove what an earlier run noted of cells that are tried again."""
-        for evaluation in evaluations if is_main(self.work.engine) else ():
-            self.work.store.clear_failure(evaluation.name, encoder.name)
-
     @contextmanager
     def failing(self, encoder: Encoder, images: str, evaluations: Sequence[Evaluation]) -> Iterator[None]:
         """Record whatever goes wrong inside as the failure of ``evaluations``, and go on; but a full disk ends all."""
@@ -232,25 +222,14 @@ def _waiting(subject: EncoderState, cells: Cells) -> Iterator[Task]:
             continue
         for evaluation in left:
             with cells.failing(subject.encoder, subject.images.name, [evaluation]):
-                last = _hastened(subject, observation, evaluation, sample, cells)
+                last = sample
+                if cells.work.stopped and sample.whole:  # neither conclusions nor pictures that take long
+                    if evaluation.concluding(subject.planning) > HASTE:
+                        raise cells.work.spent()
+                    if _pictures(subject, observation, evaluation, cells.work) > HASTE:
+                        last = Sample.of(subject, observation, cells.work, without_last=1)
                 check_enough(subject, evaluation, last, cells)
                 yield evaluation, last
-
-
-def _hastened(
-    subject: EncoderState, observation: Observation, evaluation: Evaluation, sample: Sample, cells: Cells
-) -> Sample:
-    """Return the sample to conclude from: in a stopped run one without pictures that take long.
-
-    Raises:
-        BudgetSpentError: the conclusion takes long itself.
-    """
-    if cells.work.stopped and sample.whole:
-        if evaluation.concluding(subject.planning) > HASTE:
-            raise cells.work.spent()
-        if _pictures(subject, observation, evaluation, cells.work) > HASTE:
-            return Sample.of(subject, observation, cells.work, without_last=1)
-    return sample
 
 
 def _expected(subject: EncoderState, observation: Observation, group: Sequence[Evaluation], work: Computing) -> float:

@@ -6,7 +6,7 @@ The same request continues its folder. A different request is refused, because i
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,11 @@ def claim(store: Store, command: str, key: Key) -> None:
             "answers; choose another --out, or delete what is in it"
         ) from error
     if previous != request:
+        ours, other = ({**each, **(each.get("settings") or {})} for each in (request, previous))  # settings one by one
+        names = [name for name in [*ours, *(set(other) - set(ours))] if ours.get(name) != other.get(name)]
+        differing = ", ".join(name for name in names if name != "settings")
         raise HoldfastError(
-            f"{store.folder} holds the answer to another request (other {', '.join(_differing(request, previous))}); "
+            f"{store.folder} holds the answer to another request (other {differing}); "
             "choose another --out, or delete what is in it"
         )
 
@@ -58,10 +61,3 @@ def claim(store: Store, command: str, key: Key) -> None:
 def _names(folder: Path) -> set[str]:
     """Return the names in ``folder``, without hidden files of processes that died while writing."""
     return {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-
-
-def _differing(wanted: Mapping[str, Any], previous: Mapping[str, Any]) -> list[str]:
-    """Return the names of what two requests differ in, settings one by one."""
-    ours, other = ({**request, **(request.get("settings") or {})} for request in (wanted, previous))
-    names = [name for name in [*ours, *(set(other) - set(ours))] if ours.get(name) != other.get(name)]
-    return [name for name in names if name != "settings"]

@@ -79,8 +79,11 @@ class Inputs:
             HoldfastError: something it names does not exist or cannot be read.
         """
         bank = request.bank if at_hand.bank is None else at_hand.bank
-        if at_hand.images is None:
-            _check_images(request, at_hand.encoders)
+        others = (reference for reference in request.encoders if reference not in at_hand.encoders)
+        if (at_hand.images, request.images) == (None, None) and not all(
+            named(reference)[1].startswith(WITH_IMAGES) for reference in others
+        ):  # before anything is loaded
+            raise HoldfastError(NO_IMAGES)
         encoders = encoders_of(request, at_hand.encoders)
         images = images_reference(request, encoders) if at_hand.images is None else at_hand.images
         if images == OWN:
@@ -292,13 +295,6 @@ def select(
     return images if limit is None else images[Selection(domain, limit=limit, seed=seed).choose(images.ids)]
 
 
-def _check_images(request: Request, at_hand: Mapping[str, Encoder]) -> None:
-    """Raise before anything is loaded if an encoder that has no images of its own is to be measured on none."""
-    others = [reference for reference in request.encoders if reference not in at_hand]
-    if request.images is None and not all(named(reference)[1].startswith(WITH_IMAGES) for reference in others):
-        raise HoldfastError(NO_IMAGES)
-
-
 def _warn_of_other_rows(codes: Sequence[Embeddings]) -> None:
     """Warn where files hold embeddings of different images, whose numbers cannot be compared."""
     first, *others = codes
@@ -340,16 +336,11 @@ def encoders_of(request: Request, at_hand: Mapping[str, Encoder]) -> list[Encode
     loaded = loaded or [encoders.load(f"builtin:{name}") for name in TOURED]
     everyone = [*loaded, *_baselines(request, loaded)]
     counted = Counter(encoder.name for encoder in everyone)
-    return [_called_by_source(encoder) if counted[encoder.name] > 1 else encoder for encoder in everyone]
-
-
-def _called_by_source(encoder: Encoder) -> Encoder:
-    """Return ``encoder`` named by its source; one made in Python keeps its name."""
-    if encoder.source == MADE_IN_PYTHON:
-        return encoder
-    renamed = copy(encoder)  # the caller's own keeps its name
-    renamed.name = encoder.source
-    return renamed
+    for place, encoder in enumerate(everyone):
+        if counted[encoder.name] > 1 and encoder.source != MADE_IN_PYTHON:
+            everyone[place] = copy(encoder)  # the caller's own keeps its name
+            everyone[place].name = encoder.source
+    return everyone
 
 
 def _baselines(request: Request, encoders: Sequence[Encoder]) -> list[Encoder]:

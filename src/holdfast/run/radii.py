@@ -26,7 +26,6 @@ from typing import Any, final
 import numpy as np
 
 from holdfast.attacks.attacked_radii import Radii
-from holdfast.attacks.base import Attack
 from holdfast.attacks.black_box import SquareAttack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.presets import attacks_in_balls
@@ -142,7 +141,9 @@ def _radii_by_name(
     for encoder in encoders:
         for probe in probes or [None]:
             try:
-                search = _search(probe, attack, count)
+                search: Radii | ProbeRadii = Radii("retrieval", WIDEST, attack, L2Distance(), 10, (), (), attack, count)
+                if probe is not None:
+                    search = ProbeRadii(probe, WIDEST, attack, (), (), L2Distance(), count)
                 values = _radii(encoder, search, inputs, run, work)
             except (StoreError, BudgetSpentError):  # radii without this encoder would be others
                 raise
@@ -151,12 +152,6 @@ def _radii_by_name(
             else:
                 radii[encoder.name if probe is None else f"{probe} on {encoder.name}"] = values
     return radii
-
-
-def _search(probe: Probe | None, attack: Attack, count: int) -> Radii | ProbeRadii:
-    if probe is None:
-        return Radii("retrieval", WIDEST, attack, L2Distance(), 10, (), (), attack, count)
-    return ProbeRadii(probe, WIDEST, attack, (), (), L2Distance(), count)
 
 
 def _radii(

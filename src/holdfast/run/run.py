@@ -194,7 +194,11 @@ class Run:
             KeyboardInterrupt: the user stopped the run; the store holds what follows from what was seen.
         """
         plan = planned(request)
-        _warn_of_damage(self.store)
+        if damaged := self.store.damaged():
+            warn(
+                f"{some(damaged)} cannot be read (damaged, or of another version of holdfast) and count as never computed; "
+                "what this command asks for is computed again from what else is kept, delete the others"
+            )
         inputs = Inputs.of(request, at_hand, ScanCache.at(self.store.folder / FILE, request.rehash))
         check_distinct_names(inputs.encoders)
         plan = adapt_plan(request, plan, inputs)
@@ -218,11 +222,3 @@ class Run:
         """Warn of ``missing`` images, if there are any."""
         if missing and self.is_main:
             warn(self.left_over(missing), 4)  # from who called the command
-
-
-def _warn_of_damage(store: Store) -> None:
-    if damaged := store.damaged():
-        warn(
-            f"{some(damaged)} cannot be read (damaged, or of another version of holdfast) and count as never computed; what "
-            "this command asks for is computed again from what else is kept, delete the others"
-        )

@@ -213,11 +213,6 @@ class _Queue:
         observation, rows = shard
         return observation not in self.failed and self.choose({observation: [rows]}) is not None
 
-    def by_turns(self) -> list[Shard]:
-        """Return all shards, the first of each observation first."""
-        turns = zip_longest(*([(each, rows) for rows in shards] for each, shards in self.waiting.items()))
-        return [shard for turn in turns for shard in turn if shard is not None]
-
 
 def _shared(
     queue: _Queue, population: Population, store: Store, ranks: Ranks, patient: Callable[[], bool]
@@ -227,9 +222,12 @@ def _shared(
     Observations take turns by shards.
     """
     keys = {observation: _key(observation, population) for observation in queue.waiting}
+    turns = zip_longest(*([(each, rows) for rows in shards] for each, shards in queue.waiting.items()))
     units = {
         f"{keys[shard[0]].stem}-{checksum(json.dumps(_ids(shard, population)).encode())}": shard
-        for shard in queue.by_turns()
+        for turn in turns
+        for shard in turn
+        if shard is not None
     }
     for shard, outcome in ranks.share(
         observe_shard,

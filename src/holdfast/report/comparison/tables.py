@@ -80,6 +80,11 @@ class Row:
         """Return the first of its numbers, which states quantity and conditions of all."""
         return next(cell.estimate for cell in self.cells if cell)
 
+    @property
+    def where(self) -> str:
+        """Return the condition on one line; empty for all images."""
+        return " · ".join(filter(None, (self.first, self.rest)))
+
     def defined(self, table: Table, among: Collection[str] | None = None) -> dict[str, Cell]:
         """Return the defined numbers of the encoders of ``table``, or of those ``among`` them."""
         chosen, cells = table.encoders if among is None else among, zip(table.encoders, self.cells, strict=True)

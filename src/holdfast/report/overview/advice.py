@@ -263,7 +263,7 @@ def _worst_of_leaders(table: Table, leaders: Sequence[str]) -> Iterator[str]:
         ]
         if cells:
             most, section, row, cell = max(reversed(cells), key=lambda item: item[0])
-            where = " · ".join(filter(None, (row.first, row.rest)))
+            where = row.where
             perfect = 0 if section.like.better == "lower" else 1
             others = [harm(other) for each, other in row.defined(table, table.ranked).items() if each != name]
             beside = " The other encoders do no better." if others and min(others) >= most else ""
@@ -334,9 +334,9 @@ def _proved(table: Table) -> str:
         cells = [(row, name, cell) for row in section.rows for name, cell in row.defined(table, table.ranked).items()]
         if cells and (section.like.better, section.like.claim) == ("higher", Claim.LOWER):
             row, name, cell = max(cells, key=lambda item: item[2].estimate.value)
-            where = " · ".join(filter(None, (row.first, row.rest)))
             most = ", the most of these encoders" if len(table.ranked) > 1 else ""
-            return f"Proved, whatever the attack: {section.title} of {name} is {cell.value} {cell.interval} ({where}){most}."
+            number = f"{cell.value} {cell.interval} ({row.where})"
+            return f"Proved, whatever the attack: {section.title} of {name} is {number}{most}."
     return ""
 
 

@@ -319,7 +319,7 @@ class Automatic:
         if self.ready is context:
             return True
         self.starts = self.starts or self.workers.begin()
-        if not (self.awaited or _are_over(self.starts)):
+        if not (self.awaited or all(start.done() for start in self.starts)):
             return False
         try:
             for reading in self.workers.send(context):
@@ -335,10 +335,6 @@ class Automatic:
             return False
         self.ready = context
         return True
-
-
-def _are_over(starts: Iterable[Future[Any]]) -> bool:
-    return all(start.done() for start in starts)
 
 
 def _noted(shards: Iterable[Unit], handed_out: list[Unit]) -> Iterator[Unit]:

@@ -37,7 +37,8 @@ def devices_of(cluster: str | None, device: str, workers: Workers = None) -> Dev
         return Devices(
             device=f"cuda:{process_rank()[2] % max(1, torch.cuda.device_count())}" if device == "cuda" else device
         )
-    return Devices(device=device) if cluster is None and not _several(workers) else Devices(workers=device)
+    several = isinstance(workers, int) and workers > 1
+    return Devices(device=device) if cluster is None and not several else Devices(workers=device)
 
 
 def check_cluster(verb: str, cluster: str | None, out: str | Path | None) -> None:
@@ -99,10 +100,6 @@ def left_to_threads(encoder: Encoder) -> bool:
     nothing to do.
     """
     return encoder.codes_only or sum(weights.nbytes for weights in encoder.module.parameters()) > THREADED
-
-
-def _several(workers: Workers) -> bool:
-    return isinstance(workers, int) and workers > 1
 
 
 def _visible_gpus() -> list[str]:
