@@ -164,7 +164,6 @@ def _stopping(stopped_by: list[int]) -> Iterator[None]:
 
 
 def _run_command(arguments: list[str]) -> Any:
-    """Run the command that ``arguments`` name, here or as jobs elsewhere."""
     try:
         words = [part for part in arguments if part != "--debug"]
         status = application()(words or ["--help"], "holdfast", standalone_mode=False)

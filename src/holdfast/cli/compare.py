@@ -89,7 +89,6 @@ def _print(form: str, comparison: ComparedRuns, full: bool) -> None:
 
 
 def _tables(tables: Sequence[Table], absent: int) -> None:
-    """Print ``tables``; ``absent`` counts encoders that were asked for and have no result."""
     from holdfast.cli.terminal import console, show
     from holdfast.report.comparison.tables import pairs, pairs_in_table, table_of_differences
     from holdfast.report.overview.tally import sentences, tally

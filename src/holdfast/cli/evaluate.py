@@ -117,7 +117,6 @@ def _evaluate(chosen: dict[str, Any], config: Path | None) -> int:
 
 
 def _print(run: EvaluatedRun, suite: str) -> int:
-    """Write the report, print its first screen, a paper's table and what is missing, and return the exit status."""
     from holdfast.report.comparison.comparable import groups, with_relative_errors
     from holdfast.report.contents import Contents
     from holdfast.report.overview.advice import gate_command

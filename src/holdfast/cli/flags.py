@@ -94,7 +94,6 @@ Where = Annotated[
 
 
 def _workers(text: str) -> int | str:
-    """Return a number of processes, or ``auto``."""
     if text == "auto":
         return text
     if text.isdigit() and int(text) >= 1:
@@ -149,7 +148,6 @@ def options(kind: type, verb: str, optional: bool = False) -> Callable[[Callable
 
 
 def _flag(name: str, of: Any, option: Option, optional: bool) -> dict[str, Any]:
-    """Return default and annotation of the flag of an option."""
     spelled = [f"--{name.replace('_', '-')}"] if of is bool else []  # no --no-...
     how = _info(option, *spelled)
     vars(how).update(SHELL.get(name, {}))

@@ -77,7 +77,6 @@ def command(
 
 
 def _print(hardened: Hardened, out: Path) -> int:
-    """Print what hardening gained and cost, and return the exit status."""
     from holdfast.commands.compare import compare
     from holdfast.commands.harden import FOLDER
     from holdfast.report.overview.alerts import SPENT, by_budget

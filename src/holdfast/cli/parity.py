@@ -64,7 +64,6 @@ def command(
 
 
 def _print(answer: Parity) -> None:
-    """Print a table of the candidates, and below it what is said of each."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -100,7 +99,6 @@ def _print(answer: Parity) -> None:
 
 
 def _number(result: Result, quantity: str) -> str:
-    """Return a number of a result with its interval; empty if it has none of this name."""
     from holdfast.report.text import interval, value
 
     estimate = next((each for each in result.estimates if each.quantity == quantity), None)

@@ -42,7 +42,6 @@ def command(
 
 
 def _lines(inventory: Inventory) -> list[tuple[str, str]]:
-    """Return what there is to say of a run, each with its name."""
     from holdfast.cli.terminal import size
     from holdfast.core.records import grouped
     from holdfast.report.overview.alerts import cells_in_words, counted_states

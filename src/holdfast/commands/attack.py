@@ -99,7 +99,6 @@ def preset_of(
 
 
 def _measured_by(goal: Objective, divergence: str | Divergence, objective: str | Objective | None) -> Objective:
-    """Return ``goal`` with another divergence."""
     if isinstance(objective, str) and "divergence=" in objective:
         raise Conflict("attack", f"--divergence {divergence} and --objective {objective}", "a divergence once")
     if not isinstance(goal, DivergenceObjective):

@@ -109,7 +109,6 @@ def _shown(text: str) -> str:
 
 
 def _tolerances(pictures: Pictures, codes: Vectors, scale: float) -> dict[str, float]:
-    """Return the largest distance that rounding explains, by precision."""
 
     def moved(other: Vectors) -> float:
         return float(norms(other - codes[: len(other)]).max() / scale)
@@ -172,7 +171,6 @@ def _changed(name: str, other: Float[np.ndarray, "m e"], codes: Vectors, scale: 
 
 
 def _pooled(encoder: Encoder, options: Options) -> Iterator[tuple[str, Encoder]]:
-    """Yield the encoder with other poolings, if its source knows some."""
     reference, _, query = encoder.source.partition("?")
     if reference.partition(":")[0] not in ("timm", "hf"):
         return
@@ -329,7 +327,6 @@ def _rows(canary: Canary, file: str | Path) -> np.ndarray:
 
 
 def _originals(canary: Canary, images: NamedImages) -> tuple[np.ndarray, ...]:
-    """Return the pictures that the hashes of ``canary`` are of."""
     domain = Domain(canary.header.shape)
     height, width = domain.shape[1:]
     found = loading.select(

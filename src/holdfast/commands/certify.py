@@ -170,7 +170,6 @@ def write_smoothed_certificates(
 def _certificates(
     population: Population, evaluation: SmoothedRetrieval, rows: Sequence[int], observed: Observed
 ) -> tuple[Certificate, ...]:
-    """Return the certificates of the images at ``rows``."""
     alpha = evaluation.alpha / len(stopping(evaluation).looks(evaluation.copies))
     reach = radius(least_share(observed["0.kept"], observed["copies"], alpha), evaluation.sigma).tolist()
     others = population.random_others(rows, evaluation.others)

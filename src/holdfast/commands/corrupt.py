@@ -125,7 +125,6 @@ def _loaded(images: NamedImages, size: int, channels: int, limit: int | None, se
 
 
 def _contents(transform: Transform, seed: int, images: Images) -> dict[str, Any]:
-    """Return what decides the content of a folder."""
     return {
         "versions": versions(transform),
         "seed": seed,

@@ -202,7 +202,6 @@ def _check_tables(settings: object) -> None:
 
 
 def _gaps(run: EvaluatedRun) -> list[str]:
-    """Return a sentence on cells without a result and one on partial results, if there are some."""
     cells, sentences = len(run.results) + len(run.failures), []
     if run.failures:
         first = run.failures[0]

@@ -62,7 +62,6 @@ class EvaluatedRun:
         return iter(self.results)
 
     def _missing(self, evaluation: str, encoder: str | None) -> str:
-        """Return why there is no such result."""
         for failure in self.failures:
             if failure.evaluation == evaluation and encoder in (None, failure.encoder):
                 return f"{evaluation} of {failure.encoder} has no result: {failure.reason}"
@@ -145,7 +144,6 @@ class EvaluatedRun:
         return notebook.plot(self.results, what)
 
     def _repr_html_(self) -> str:
-        """Return the report's first screen, as a notebook shows it."""
         return notebook.run_html(self.results, self.failures, self._counts())
 
     def _counts(self) -> str:

@@ -107,17 +107,15 @@ def epochs_within(
     return max(1, int(MARGIN * seconds / epoch))
 
 
-# Make any encoder more robust with images alone, and show what that gained and what it cost.
-#
 #     min over f of the mean of  max { |f0(x) - f(x')|^2 : x' in the ball around x } + |f0(x) - f(x)|^2,   f0 as it was
 #
 # The first term is FARE (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336), the second, of the images
-# themselves, that of TAR (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076); ``recipe`` chooses the
-# settings. A part of the images is kept from training. On them the new codes are held against the old ones after each
-# epoch, and both encoders are attacked in the end: in the ball, and at the smallest radius that an attack needs.
+# themselves, that of TAR (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076). A part of the images is kept
+# from training. On them the new codes are held against the old ones after each epoch, and both encoders are attacked in
+# the end: in the ball, and at the smallest radius that an attack needs.
 #
-# OUT/
-#   ...             what ``holdfast train`` writes; ``trained:OUT`` is the hardened encoder
+# OUT/ holds what ``holdfast train`` writes (``trained:OUT`` is the hardened encoder), and
+#
 #   agreement.json  the agreement asked and reached, where one was asked
 #   before-after/   a run with both encoders, as ``holdfast evaluate`` writes it, and its report
 
@@ -296,7 +294,6 @@ def _with_promise(run: EvaluatedRun, promise: Promise, original: Encoder, harden
 
 
 def _check_goals(agreement: float | None, certified: bool, noise: float | None, edits: str | Sequence[str]) -> None:
-    """Raise if goals exclude each other, or the floor is none."""
     if certified and noise is not None:
         raise HoldfastError("certified trains against bounds and noise for smoothing; give one of them")
     if agreement is not None and not 0 < agreement < 1:
@@ -309,7 +306,6 @@ def _check_goals(agreement: float | None, certified: bool, noise: float | None, 
 def _read(
     encoder: NamedEncoder, images: NamedImages, ball: Ball | None, options: HardenOptions
 ) -> tuple[Encoder, Images, Images]:
-    """Return the encoder, the images to train on and those kept from it."""
     out = None if options["out"] is None else Path(options["out"])
     if out is not None:
         check_trainable(out)
@@ -353,7 +349,6 @@ def _check_engine(devices: dict[str, Any]) -> None:
 
 
 def _trained(recipe: Recipe, images: Images, **options: Any) -> tuple[Encoder, str]:
-    """Return what training makes, and why it ended before its last step, if it did; ``options`` are those of ``train``."""
     try:
         return train(recipe, images, **options), ""
     except UnfinishedError as error:
@@ -370,7 +365,6 @@ def _measured(
     held_out: Images,
     bank: NamedImages | None,
 ) -> dict[str, Any]:
-    """Return what is measured before and after."""
     if noise is None:
         assert ball is not None
         radius: dict[str, Any] = {"events": ("retrieval",)}

@@ -275,7 +275,6 @@ def _made_from(radii: Result | Failure | None) -> object:
 
 
 def _with_radii(conclusion: Findings, before: Result | Failure | None, after: Result | Failure | None) -> Findings:
-    """Return the ``conclusion`` with the change of the attack radius, or the reason why it is unknown."""
     if before is None:
         return conclusion
     moved = CODES_ALONE if after is None else change(before, after)

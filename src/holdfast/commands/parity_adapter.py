@@ -156,7 +156,6 @@ def searched(seen: Pair, rows: Tensor, k: int, adapter: Adapter | None) -> Kept:
 
 
 def _radii(old: Side, adapter: Adapter, before: Result | Failure, inputs: Inputs, run: Run) -> Estimate | str:
-    """Return how much the attack radius of the old encoder moves through the map, or why that is unknown."""
     encoder = Encoder(
         nn.Sequential(old.encoder.module, adapter.module),
         f"{old.name} through the map",

@@ -55,18 +55,12 @@ class Files:
         return self.source.depends(self.rows[name])
 
 
-# Whether images are prepared alike: the usual normalisations, channel orders, resizings and decodings, tried on few
-# images.
-#
-# A wrong resize or normalisation is the usual cause of another space with the same weights. Two encoders of equal
-# geometry see the same tensors, so resizing is not the cause; else the candidate is also given the tensors of the
-# reference. What brings the median distance of the codes down to ``MATCHES`` of what it is, and most of all, is named
-# as the cause.
+# A wrong resize or normalisation is the usual cause of another space with the same weights. What brings the median distance
+# of the codes down to ``MATCHES`` of what it is, and most of all, is named as the cause.
 #
 # Several causes may come together. So the search goes from kind to kind (normalisation and channels, resizing,
 # decoding), adds the nearest of each to what it has, and goes round until nothing comes nearer. What it can do
-# without is left out again. How a file is turned and what is behind transparent parts concern the files that say so:
-# it is judged on these.
+# without is left out again. How a file is turned and what is behind transparent parts is judged on files that say so.
 
 PROBED = 12
 """Images on which a preprocessing is judged ..."""
@@ -309,7 +303,6 @@ class PreprocessingSearch:
 
 
 def _codes_of(coded: Coded, names: Sequence[str]) -> Float[Tensor, "b d"]:
-    """Return the codes of images by their names."""
     rows = {name: position for position, name in enumerate(coded.ids)}
     return coded.codes[[rows[name] for name in names]]
 
@@ -332,7 +325,6 @@ def _value(tried: Judged) -> float:
 
 
 def _explained(before: Estimate, after: Estimate, tried: int) -> Verdict:
-    """Return that a preprocessing explains the difference."""
     name = after.conditions["preprocessing"]
     return Verdict(
         question=QUESTION,

@@ -298,7 +298,6 @@ def change(reference: Result | Failure, candidate: Result | Failure) -> Estimate
 
 
 def _of(result: Result, ids: set[str]) -> Series:
-    """Return the radii of the images ``ids``, in the order of their names."""
     series = next(each for each in result.series if each.quantity == QUANTITY)
     values = dict(zip(result.findings.ids, series.values, strict=True))
     return series.model_copy(update={"values": tuple(values[name] for name in sorted(ids)), "reasons": {}})

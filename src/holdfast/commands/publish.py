@@ -70,7 +70,6 @@ def publish(
 
 
 def _propose(model: str, contents: Mapping[str, str]) -> str:
-    """Open a pull request with the files on the model's repository and return its address."""
     from huggingface_hub import CommitOperationAdd, HfApi
 
     operations = [CommitOperationAdd(path, content.encode()) for path, content in contents.items()]

@@ -167,7 +167,6 @@ def _as_drawn(population: Population, record: CertificateRecord) -> Population:
 
 
 def _own(population: Population, network: PlainNetwork, record: CertificateRecord) -> PlainNetwork:
-    """Return the network of the encoder itself; raise unless all is that of the record, and ``network`` is the same."""
     name = population.encoder.name
     if population.encoder.fingerprint != record.encoder.fingerprint:
         raise HoldfastError(f"{name} is not the encoder that was certified, {record.encoder.name}")

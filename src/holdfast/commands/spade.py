@@ -100,7 +100,6 @@ def spade(
 
 
 def _array(values: object) -> Any:
-    """Return what a file holds, and everything else as it is."""
     return read(Path(values)) if isinstance(values, str | Path) else values
 
 

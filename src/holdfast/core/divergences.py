@@ -40,7 +40,6 @@ class Divergence(TextSettings, Searching):
         """Return d(a, b) for each row."""
 
     def _chord(self, a: Codes, b: Codes) -> Codes:
-        """Difference of two embedded points."""
         moved, reference = self.embed(a), self.embed(b)
         assert moved is not None
         assert reference is not None

@@ -75,7 +75,6 @@ class Domain:
             raise OutOfRange(of, got, f"finite and {expected}", fix)
 
     def _advice(self, shape: tuple[int, ...]) -> str:
-        """Return how pixels of another ``shape`` become inputs."""
         if shape == self.shape:
             return "make a batch of one image with unsqueeze(0)"
         if len(self.shape) == 3 and len(shape) == 4 and shape[3] == self.shape[0] != shape[1]:
@@ -112,7 +111,6 @@ class Normalised(nn.Module):
 
 
 def _of_channels(values: Sequence[float] | float | None, channels: int) -> Sequence[float] | None:
-    """Return one number per channel, or None."""
     if values is None:
         return None
     if isinstance(values, (int, float, Real)):

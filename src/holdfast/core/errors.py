@@ -92,7 +92,6 @@ class _Fault(HoldfastError):
         return sentence
 
     def _shown(self) -> str:
-        """Return ``got`` as the sentence shows it."""
         return repr(self.got) if self.quotes and isinstance(self.got, str) else str(self.got)
 
     def _allowed(self, names: int, most: int) -> str:

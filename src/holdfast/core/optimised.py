@@ -67,16 +67,13 @@ class _Counting(TorchDispatchMode):
         return out
 
 
-# An encoder arranged for speed: the same function of the pixels, up to rounding, by fewer and quicker operations.
-#
 # In eval mode a batch norm is a line for each channel, ``y -> gamma (y - mean) / sqrt(var + eps) + beta``. Behind a
 # convolution ``y = W * x + b`` the two are one convolution: with ``scale = gamma / sqrt(var + eps)`` that of the
 # weights ``scale W`` and the offsets ``scale (b - mean) + beta``. And a convolution on a CPU is quicker where the
 # channels of each pixel lie side by side in memory.
 #
-# Only what encodes and attacks uses an arrangement: code that looks at layers sees the module as it was built. How an
-# encoder is arranged follows from its module, device and precision alone, never from the clock, so that every process
-# and every start of a run rounds alike.
+# How an encoder is arranged follows from its module, device and precision alone, never from the clock, so that every
+# process and every start of a run rounds alike.
 
 LARGE = 1 << 24
 """Operations an image up to which nothing is arranged: such networks gain nothing by it, and their numbers stay."""

@@ -206,7 +206,6 @@ def _encoder(module: nn.Module, domain: Domain, mean: Sequence[float] | None, st
 
 
 def _estimates(evaluation: Evaluation, population: Population) -> Iterator[tuple[str, Estimate]]:
-    """Yield the worst of each headline quantity that has a number."""
     result = evaluation.measured(population, illustrated=False)
     for quantity in result.headline:
         estimate = worst(result.model_copy(update={"headline": (quantity,)}))
@@ -215,7 +214,6 @@ def _estimates(evaluation: Evaluation, population: Population) -> Iterator[tuple
 
 
 def _kept(before: Near, now: Near) -> Estimate:
-    """Return the mean fraction of neighbours that images kept."""
     shares = (before[:, :, None] == now[:, None, :]).any(2).mean(1)
     series = series_of(
         KEPT,

@@ -145,7 +145,6 @@ class ShardFolder:
                 self._merge(small)
 
     def _merge(self, paths: Sequence[Path]) -> None:
-        """Replace ``paths`` by packs of their sound shards."""
         packed, done, size = dict[str, bytes](), list[Path](), 0
         for path in paths:
             members = self._members(path)
@@ -210,7 +209,6 @@ def _stamp(path: Path) -> Stamp:
 
 
 def _whole(path: Path, members: Sequence[Member]) -> bool:
-    """Return whether ``members`` are all that ``path`` holds."""
     heads = HEAD.size * len(members) if path.suffix == PACK else 0
     with suppress(OSError):
         return bool(members) and _stamp(path)[0] == heads + sum(member.length for member in members)

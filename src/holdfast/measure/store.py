@@ -98,24 +98,13 @@ def plain(name: str) -> str:
     return re.sub(r"[^\w.]+", "_", name)[:60]
 
 
-# A run on disk: one JSON record per finished cell, one file per shard of what was observed.
-#
 # A process may die at any moment. So every file is written beside its final name and moved there in one step, nothing
 # is rewritten in place, and whatever cannot be read back exactly (truncated, damaged, foreign) counts as never
-# computed: files are named by their checksums, and records, which keep their names, begin with theirs.
+# computed: files are named by their checksums, and records, which keep their names, begin with theirs. The page
+# docs/architecture.md lists the files.
 #
-#     run.json                          what was asked for, last
-#     results/EVALUATION-ENCODER-KEY.json
-#     failures/EVALUATION-ENCODER-HASH.json
-#     cells/CHECKSUM.json               which cells were asked for, and what each is made from
-#     fits/FIT-KEY/CHECKSUM.safetensors
-#     shards/OBSERVATION-KEY/CHECKSUM.safetensors   or many of them in CHECKSUM.pack, with CHECKSUM.index
-#     arrays/OBSERVATION-KEY/CHECKSUM.npy
-#     files.index                       image files found sound, and their digests
-#
-# A shard says which samples it holds, so that a later run may cut its work differently and still use it: neither batch
-# size, device nor worker count is part of a key. An array is what the shards of one observation hold, one row after the
-# other, where a population's is too large to be held in memory.
+# A shard says which samples it holds, so that a later run may cut its work differently and still use it. An array is what
+# the shards of one observation hold, one row after the other, where it is too large to be held in memory.
 
 
 class StoreError(HoldfastError):

@@ -20,12 +20,8 @@ if TYPE_CHECKING:
     from huggingface_hub import EvalResultEntry
 
 
-# Stored results as evaluation-result files of a Hugging Face model repository, in the classes of ``huggingface_hub``.
-#
 # The format (https://huggingface.co/docs/hub/eval-results) has a dataset, a task, a value, a date and one field of free
-# text.
-# So everything without which a number says less stands in that text: its interval, claim, settings, versions,
-# fingerprints.
+# text, in which everything stands without which a number says less.
 
 FOLDER = ".eval_results"
 REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
@@ -151,11 +147,9 @@ def _entries(result: Result, dataset: str) -> list[EvalResultEntry]:
     ]
 
 
-# The numbers of a run as trackers of experiments keep them: one name for each number, the same wherever they go.
-#
-# ``ENCODER/EVALUATION/QUANTITY.CONDITION.VALUE...``, and ``.low`` and ``.high`` for the ends of the interval. What is
-# no letter, digit, dot or dash within a part is an underscore, since not every tracker takes more; and all names have
-# as many slashes, since trackers that keep files cannot have a number and a folder of one name.
+# Trackers know a number as ``ENCODER/EVALUATION/QUANTITY.CONDITION.VALUE...``, and the ends of its interval as ``.low`` and
+# ``.high``. What is no letter, digit, dot or dash within a part is an underscore, since not every tracker takes more; and
+# all names have as many slashes, since trackers that keep files cannot have a number and a folder of one name.
 
 
 def numbers(results: Sequence[Result]) -> dict[str, float]:

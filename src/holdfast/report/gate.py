@@ -358,7 +358,6 @@ def _far_end(gate: Gate, estimate: Estimate) -> float:
 def _judged(
     gate: Gate, name: str, matching: Sequence[tuple[Estimate, Result]], strict: bool, allow_partial: bool
 ) -> Answer:
-    """Return whether the worst of the ``matching`` numbers meets the threshold with enough samples."""
     failed = partial(Answer, gate, name, False)
     ended = [(estimate, result) for estimate, result in matching if result.planned is not None]
     worst = gate.worst([estimate for estimate, _ in matching], strict)

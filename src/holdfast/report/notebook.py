@@ -85,7 +85,6 @@ def plot(results: Sequence[Result], what: str | None = None) -> Drawing:
 
 
 def _about(results: Sequence[Result], what: str | None) -> list[Result]:
-    """Return the results of one evaluation whole, or all with the series and curves of one quantity."""
     if what is None:
         return list(results)
     if of_evaluation := [result for result in results if result.evaluation == what.replace("_", "-")]:

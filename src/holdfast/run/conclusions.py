@@ -244,7 +244,6 @@ def _expected(subject: EncoderState, observation: Observation, group: Sequence[E
 
 
 def _pictures(subject: EncoderState, observation: Observation, evaluation: Evaluation, work: Computing) -> float:
-    """Return the seconds that the pictures of a full result will take."""
     count, name = pictured(evaluation), subject.encoder.name
     return sum((work.forecast.expected((name, part), count) for part in parts(observation) if count), 0.0)
 

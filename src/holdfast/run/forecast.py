@@ -27,10 +27,7 @@ from holdfast.measure.observation import Observation
 from holdfast.measure.population import Fit
 from holdfast.run.plan import attacked_together, keep_freed_memory
 
-# How much work there is: the pace of an encoder, and the seconds left, forecast from it and what was measured.
-#
-# Work is planned in forwards of the encoder, a gradient step counted as three; from the first shard on, in what it
-# took.
+# Work is planned in forwards of the encoder, a gradient step counted as three; from the first shard on, in what it took.
 
 What = Observation | Evaluation | Fit[Any]
 """Fit, observation or conclusion of an encoder."""
@@ -233,7 +230,6 @@ class Forecast:
         return line if sum(line) <= COLD * sum(least) else least
 
     def _by_forwards(self, piece: Piece) -> float:
-        """Return the seconds of a row of ``piece`` by its forward passes alone."""
         return self.forward_passes.get(piece, 0) * self.paces.get(piece[0], 0.0)
 
     def _corrected(self, name: str) -> float:

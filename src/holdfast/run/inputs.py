@@ -267,7 +267,6 @@ def load_encoder(encoder: NamedEncoder, options: Options = AS_LOADED) -> Encoder
 
 
 def _check_as_loaded(name: str, options: Options) -> None:
-    """Raise if ``options`` say how to load the encoder ``name``, which is in memory."""
     if options != AS_LOADED:
         raise HoldfastError(
             f"arch, size and trust_remote_code say how to load an encoder, and {name} is in memory; leave them out"

@@ -58,7 +58,6 @@ def _several(value: Any) -> Any:
 
 
 def _texts(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return settings as JSON holds them."""
     return {name: {field: plain(value) for field, value in fields.items()} for name, fields in settings.items()}
 
 
@@ -201,7 +200,6 @@ def _merged(below: Settings, above: Settings) -> dict[str, dict[str, Any]]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Return the request in a TOML file, its tables gathered under ``settings``."""
     with readable(f"--config {file}", "", OSError):
         text = file.read_bytes()
     with explained(f"--config {file} is not valid TOML", "correct it", ValueError, RecursionError):

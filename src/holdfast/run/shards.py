@@ -310,12 +310,6 @@ def _size(population: Population, observation: Observation) -> int:
     return max(1, min(size, max(size, SHARD_OPERATIONS // max(operations(encoder), 1)) // inputs))
 
 
-# Whose turn it is: of several observations of one encoder, the one that soonest reaches what it is to reach.
-#
-# Where all of it will be done the order is that of no idle processes: what takes longest first, and what is short in
-# the end.
-
-
 @final
 @dataclass
 class Turns:
@@ -359,10 +353,8 @@ class Turns:
         return None
 
     def _left(self, observation: Observation, waiting: Waiting) -> float:
-        """Return the seconds that all waiting rows of ``observation`` are expected to take."""
         return sum(self.seconds(part, sum(map(len, waiting.get(part, ())))) for part in parts(observation))
 
     def _behind(self, observation: Observation, waiting: Waiting) -> Observation | None:
-        """Return the part of ``observation`` with most waiting rows, or None."""
         going = [part for part in parts(observation) if part in waiting]
         return max(going, key=lambda part: sum(map(len, waiting[part])), default=None)

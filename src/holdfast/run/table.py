@@ -130,7 +130,6 @@ def _prepared(missing: MissingCells, cells: Cells) -> EncoderState:
 
 
 def _plan(subject: EncoderState, observation: Observation, work: Computing) -> None:
-    """Record the forward passes that an observation takes; one with unknown rows is not made."""
     try:
         observation.rows(subject.planning)
     except Exception as error:
@@ -157,15 +156,8 @@ def _problem(population: Population, _: None) -> str | None:
     return " ".join(check.sentence for check in failed) or None
 
 
-# Fill the table of encoders and evaluations, cell by cell, keeping every piece of finished work.
-#
-# Per encoder: is it fit to be measured, its clean codes, what is learned from them (the fits that evaluations name),
-# then each distinct observation once (evaluations that ask for an equal one share it), then the conclusions. Whatever
-# the store already holds is not computed again.
-#
-# All cells go forward together, as ``rounds`` plans: first those that soonest have an answer, then twice as many
-# images of each, and again. What is seen when a run ends early, by its budget or by Ctrl-C, is a random sample, and
-# is concluded where an evaluation allows that; so are parts of a run that goes on.
+# Whatever the store already holds is not computed again. What is seen when a run ends early, by its budget or by Ctrl-C,
+# is a random sample, and is concluded where an evaluation allows that; so are parts of a run that goes on.
 
 
 def fill_table(

@@ -128,12 +128,11 @@ def _images(result: Result) -> str:
     return f"{result.images.name} ({result.images.fingerprint[:6]})"
 
 
-# The published mean corruption error: the errors of an encoder over those of another, from the stored results of both.
+# The published mean corruption error, over the errors of another encoder:
 #
 #     CE_c = sum over severities s of E_{c,s} / sum over s of E^baseline_{c,s},    mCE = mean over corruptions of CE_c
 #
-# Hendrycks and Dietterich 2019, https://arxiv.org/abs/1903.12261. An evaluation sees one encoder, so
-# ``corruption-error`` keeps the errors themselves.
+# Hendrycks and Dietterich 2019, https://arxiv.org/abs/1903.12261.
 
 ERRORS = "corrupted_wrong"
 """The quantity of which ratios are taken, whichever evaluation has it."""

@@ -13,14 +13,9 @@ from holdfast.core.statistics.differences import Difference, paired, unpaired
 from holdfast.report.comparison.comparable import Group, baselines, difference, groups, labels, row_key, tabled
 from holdfast.report.text import listed, name_of
 
-# Which encoder is better, image by image: paired differences, and ranks that admit ties.
-#
 # Encoders share their images, so the difference of two is known far better than either number: hard images are hard for
-# both. Numbers that need all inputs at once, spectra and areas, are compared by their intervals instead. Two encoders
-# are
-# *tied* when the interval of the difference contains zero. The rank of an encoder is one plus the
-# number of encoders that are better than it by more than that. Baselines are compared, but neither hold a rank nor take
-# one.
+# both. Numbers that need all inputs at once, spectra and areas, are compared by their intervals instead. Two encoders are
+# *tied* when the interval of the difference contains zero. Baselines are compared, but neither hold a rank nor take one.
 # Ranks stand on equal evidence: there are none where an encoder of the table has no number, because it might be the best.
 # Where a budget left an encoder with fewer images, it is compared on those that both have.
 
@@ -243,7 +238,6 @@ def _difference(a: _Number, b: _Number) -> Difference:
 
 
 def _on(ids: Sequence[str], series: Series, common: Set[str]) -> Series:
-    """Return the values of ``series`` at the ``common`` ids, sorted by id."""
     values = dict(zip(ids, series.values, strict=True))
     return series.model_copy(update={"values": tuple(values[name] for name in sorted(common)), "reasons": {}})
 

@@ -110,7 +110,6 @@ def _telling(series: Series) -> bool:
 
 
 def _tightness(result: Result, colour: int) -> Iterator[_Part]:
-    """Yield proved against attacked radius, image by image."""
     by_quantity = {series.quantity: series for series in result.series}
     for below, above in AGAINST.items():
         if below not in by_quantity or above not in by_quantity:

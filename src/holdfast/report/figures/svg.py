@@ -12,10 +12,6 @@ from typing import final
 import numpy as np
 from jaxtyping import Float
 
-# One axis of a plot: where numbers stand on it, and which of them are labelled.
-#
-# Linear; logarithmic for values over more than two decades; and logarithmic with a linear stretch of its own for zeros.
-
 MARGIN = 0.05
 """The fraction of an axis that is free before the first and after the last value."""
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -114,10 +110,8 @@ def span(parts: Sequence[Float[np.ndarray, "p"]]) -> tuple[float, float]:
     return (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
 
 
-# Line plots as inline SVG: text stays text, colours follow the page (light, dark, print), nothing is loaded.
-#
-# Written by hand, in a millisecond each: a report of four encoders has hundreds, which took a plotting library a
-# tenth of the time of all measurements.
+# Text stays text, colours follow the page (light, dark, print), and nothing is loaded. Written by hand, in a millisecond
+# each: a report of four encoders has hundreds, which took a plotting library a tenth of the time of all measurements.
 
 COLOURS = 8
 """Number of colours in the style sheet."""
@@ -206,7 +200,6 @@ def _frame(lines: Sequence[Line], y_label: str, share: bool) -> Frame:
 
 
 def _drawn(line: Line, frame: Frame) -> Iterator[str]:
-    """Yield the marks of a line, the lowest first."""
     colour = INK if line.colour is None else f"var(--e{line.colour % COLOURS})"
     if line.shades is not None:
         yield from _dots(line, frame, _shades(line.shades), 1.1)

@@ -88,7 +88,6 @@ def advice(
 
 
 def _continue(results: Sequence[Result], failures: Sequence[Failure]) -> str:
-    """Return the advice to continue a run that ended early; empty if it did not."""
     partial = [result for result in results if result.planned is not None]
     spent, _ = by_budget(failures)
     if not partial and not spent:
@@ -307,7 +306,6 @@ def _difference_or_factor(section: Section, low: Cell, high: Cell) -> float:
 
 
 def _by_attack(section: Section) -> list[list[Row]]:
-    """Return the rows of ``section`` that differ in the attack alone, not in its goal, together."""
     if section.like.better == "neither":
         return []
     cases = grouped(
@@ -384,7 +382,6 @@ def _gate_command(
 
 
 def _useless(table: Table, name: str) -> bool:
-    """Return whether embeddings of ``name`` never match their own image, under any condition."""
     place = table.encoders.index(name)
     cells = [
         cell

@@ -130,7 +130,6 @@ def first_screens(
 
 
 def _certificates(part: Sequence[Group], name: str) -> tuple[int, int]:
-    """Return the number of falsified and of attacked certificates of an encoder."""
     estimates = [
         e for group in part for label, result in group.items() if label == name
         for e in result.estimates if e.unit == "certificates"
@@ -149,7 +148,6 @@ def _exact(found: Picked, row: Row) -> Section:
 
 
 def _verdict(whole: Table, rows: Sequence[FirstRow]) -> tuple[str, tuple[str, ...]]:
-    """Return who is the most robust, if that can be said, and the sentences that say so."""
     ranked = whole.ranked
     robust = [row for row in rows if row.kind.group in ROBUSTNESS]
     compared = [row for row in robust if len(row.ranks) > 1]

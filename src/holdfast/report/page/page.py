@@ -265,7 +265,6 @@ def heading_of_note(note: Alert) -> str:
 
 
 def _parts(contents: Contents, notes: Sequence[Alert]) -> tuple[Part, ...]:
-    """Return the headings that have contents."""
     blocks: dict[str, list[tuple[str, Sequence[Block]]]] = {name: [] for name in (*GROUPS, OTHERS)}
     headings: dict[str, str] = {}
     for name, of_evaluation in blocks_by_evaluation(contents).items():
@@ -290,7 +289,6 @@ def _parts(contents: Contents, notes: Sequence[Alert]) -> tuple[Part, ...]:
 
 
 def _under(main: Table, exact: Table | None, heading: str, headings: Mapping[str, str]) -> Table:
-    """Return the rows of the first screen under ``heading``, then the main numbers that are not among them."""
     first = [part for part in (exact.sections if exact else ()) if headings[part.evaluation] == heading]
     shown = [(part.evaluation, part.like.quantity, part.like.conditions) for part in first]
     others = [
@@ -327,7 +325,6 @@ def _missing(contents: Contents) -> Missing:
 
 
 def _headline(results: Sequence[Result], comparison: Comparison, absent: int) -> str:
-    """Return the heading that all results share, or that of robustness."""
     if not results:
         return "Nothing could be measured"
     # Baselines stand beside what is measured, unless nothing else is there.
@@ -339,7 +336,6 @@ def _headline(results: Sequence[Result], comparison: Comparison, absent: int) ->
 
 
 def _meta(results: Sequence[Result], suite: str) -> str:
-    """Return images, suite, version and day on one line."""
     images = dict.fromkeys(
         f"{text.counted(result.images.count, 'image')} of {result.images.name}" for result in results
     )
@@ -376,7 +372,6 @@ def _code(sentence: str) -> Markup:
 
 
 def _facts(results: Sequence[Result]) -> dict[str, str]:
-    """Return who measured where and when, as far as it was recorded."""
     images = [result.images for result in results]
     banks = grouped((result.bank_title, result.bank) for result in results if result.bank)
     facts = {

@@ -194,7 +194,6 @@ def _end_with(parent: int) -> None:
 
 @lru_cache(maxsize=1)
 def _loaded(path: str) -> Any:
-    """Return the context in a worker, from the file that the parent wrote."""
     with open(path, "rb") as file:
         if pickle.load(file):  # without them, what its networks are made of cannot be imported
             from holdfast.encoders.loading.factory import declare_missing_operators
@@ -212,12 +211,9 @@ def _apply(task: Callable[[Any, Any], Any], path: str, shard: Any) -> Any:
     return task(_loaded(path), shard)
 
 
-# Shards in this process at first; once they have taken a while, in workers of this machine.
-#
-# Starting a worker takes seconds, because it imports torch; small work is over by then. Each process has one
-# thread: threads that wake each other for every operation cost more than they save in small networks, and leave cores
-# idle in those of a billion operations. Networks without memory for all copies stay in this
-# process, with all its threads.
+# Starting a worker takes seconds, because it imports torch; small work is over by then. Each process has one thread:
+# threads that wake each other for every operation cost more than they save in small networks, and leave cores idle in
+# those of a billion operations.
 
 PATIENCE = 1.5
 """Seconds of shards computed here after which workers are started; they take some more, in which this process goes on."""
