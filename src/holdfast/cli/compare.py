@@ -91,7 +91,7 @@ def _print(form: str, comparison: ComparedRuns, full: bool) -> None:
 def _tables(tables: Sequence[Table], absent: int) -> None:
     from holdfast.cli.terminal import console, show
     from holdfast.report.comparison.tables import pairs, pairs_in_table, table_of_differences
-    from holdfast.report.overview.tally import sentences, tally
+    from holdfast.report.overview.tally import tally
 
     out = console()
     for table in tables:
@@ -99,7 +99,7 @@ def _tables(tables: Sequence[Table], absent: int) -> None:
         of = f" of {count + absent}" if absent else ""
         out.print(f"{table.title}, {count}{of} encoders" if count + absent > 1 else table.title)
         show(_grid(table, table.encoders, pairs_in_table(table)))
-        for sentence in (*sentences(tally(table)), *table.notes):
+        for sentence in (*(gap.sentence for gap in tally(table).gaps), *table.notes):
             out.print(sentence)
         out.print()
         rest, shown = table_of_differences(table), pairs(table)

@@ -35,7 +35,7 @@ from holdfast.core.pictures import SHOWN, row
 from holdfast.core.records import Failure, Findings, Picture, Result
 from holdfast.core.settings import listed
 from holdfast.measure.observation import collapsed, population_warnings
-from holdfast.measure.store import REQUEST, Cell, Key, StoreError, provenance
+from holdfast.measure.store import REQUEST, Cell, Key, StoreError, failure_of, provenance
 from holdfast.report import write
 from holdfast.run.inputs import Inputs, NamedImages, loading_of, named_images
 from holdfast.run.run import Run
@@ -410,20 +410,8 @@ def _compared(
         except StoreError:
             raise
         except (HoldfastError, BudgetSpentError) as error:
-            failures.append(_failed(side, error, run, conclusion.reference))
+            images = conclusion.reference.population.images.name
+            failures.append(failure_of(NAME, side.name, images, error, side.settings, run.started))
+            run.store.fail(failures[-1])
     results += [before] if isinstance(before, Result) else []
     return [result.model_copy(update={"heading": conclusion.heading}) for result in results], failures
-
-
-def _failed(side: Side, error: HoldfastError | BudgetSpentError, run: Run, reference: Coded) -> Failure:
-    """Return why there is no result of a candidate, and keep it."""
-    failure = Failure(
-        evaluation=NAME,
-        encoder=side.name,
-        images=reference.population.images.name,
-        error=type(error).__name__,
-        reason=str(error),
-        provenance=provenance(side.settings, run.started),
-    )
-    run.store.fail(failure)
-    return failure

@@ -82,7 +82,10 @@ def recheck(
             "leave them out"
         )
     folder = Path(folder)
-    record, index = _record(folder), _index(folder)
+    stored = _content(folder, "certify.json")
+    with _sound(folder / "certify.json"):
+        record = CertificateRecord.model_validate_json(stored)
+    index = _index(folder)
     ball = Ball.read(record.settings["ball"])
     if not isinstance(ball, Linf):
         raise HoldfastError(f"{folder} has certificates in {ball}, and proofs are of linf balls alone")
@@ -112,12 +115,6 @@ def recheck(
 def _content(folder: Path, name: str) -> bytes:
     with readable(str(folder / name), "certify with --proofs into that folder first", OSError):
         return (folder / name).read_bytes()
-
-
-def _record(folder: Path) -> CertificateRecord:
-    content = _content(folder, "certify.json")
-    with _sound(folder / "certify.json"):
-        return CertificateRecord.model_validate_json(content)
 
 
 def _index(folder: Path) -> Any:

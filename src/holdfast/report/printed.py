@@ -18,7 +18,7 @@ from holdfast.report.comparison.compare import Comparison, Pair
 from holdfast.report.comparison.tables import Cell, Row, Section, Table
 from holdfast.report.gate import Answer
 from holdfast.report.overview.first_screen import FirstScreen
-from holdfast.report.overview.tally import sentences, tally
+from holdfast.report.overview.tally import tally
 
 FIXED = (
     "evaluation", "version", "protocol", "images", "encoder", "minus", "quantity", "value", "low", "high", "confidence", "n",
@@ -118,7 +118,10 @@ def markdown(tables: Sequence[Table], screens: Sequence[FirstScreen] = ()) -> st
             pairs = differences.pairs(separate)
             rows = [(section, row, _differences(row, pairs, str)) for section, row in _rows(separate)]
             lines += ["", "Paired differences:", "", *_grid(_heads(pairs, _markdown), rows)]
-        lines += ["", *(f"- {_markdown(note)}" for note in (*sentences(tally(table)), *table.notes))]
+        lines += [
+            "",
+            *(f"- {_markdown(note)}" for note in (*(gap.sentence for gap in tally(table).gaps), *table.notes)),
+        ]
         parts.append("\n".join(lines).rstrip())
     legend = (
         "Bold: best. =: tied for best. [ ]: interval. A − B: difference on the same images. ↓ ↑: the better direction."
@@ -218,7 +221,9 @@ def latex(tables: Sequence[Table]) -> str:
     for table in tables:
         near, separate = differences.pairs_in_table(table), differences.table_of_differences(table)
         heads = [*map(_latex, table.encoders), *_heads(near, _latex)]
-        comments = [f"% {' '.join(line.split())}" for line in (table.title, *sentences(tally(table)))]
+        comments = [
+            f"% {' '.join(line.split())}" for line in (table.title, *(gap.sentence for gap in tally(table).gaps))
+        ]
         cells = {id(row): [*map(_latex_cell, row.cells), *_differences(row, near, _numbers)] for _, row in _rows(table)}
         parts.append("\n".join([*comments, *_tabular(table, heads, cells)]))
         if separate.sections:

@@ -20,7 +20,7 @@ from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.measure.evaluation import Evaluation, components, fits_of, parts, with_bank
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Population
-from holdfast.measure.store import StoreError, key_of, provenance
+from holdfast.measure.store import StoreError, failure_of, key_of, provenance
 from holdfast.run.computing import Computing, EncoderState
 from holdfast.run.engines.base import Local
 from holdfast.run.engines.processes import Automatic, Processes
@@ -106,14 +106,7 @@ class Cells:
         if known is not None and isinstance(error, BudgetSpentError):
             self.results.append(known)  # it got no further than before
             return
-        failure = Failure(
-            evaluation=evaluation.name,
-            encoder=encoder.name,
-            images=images,
-            error=type(error).__name__,
-            reason=str(error) or type(error).__name__,
-            provenance=provenance(self.run, datetime.now(UTC)),
-        )
+        failure = failure_of(evaluation.name, encoder.name, images, error, self.run, datetime.now(UTC))
         if is_main(self.work.engine):
             self.work.store.fail(failure)
         self.failures.append(failure)

@@ -116,7 +116,11 @@ def group_quantile_interval(
     if groups.max() < 1:
         return nan, nan
     below = (values <= np.quantile(values, share, method="inverted_cdf")).astype(float)
-    effective = len(values) / widening(below, groups, confidence) ** 2
+    return _around(values, share, len(values) / widening(below, groups, confidence) ** 2, confidence)
+
+
+def _around(values: Values, share: float, effective: float, confidence: float) -> tuple[float, float]:
+    """Return the interval of a quantile of values that count for ``effective`` independent ones."""
     low, high = share_interval(share * effective, effective, confidence)
     return float(np.quantile(values, low, method="lower")), float(np.quantile(values, high, method="higher"))
 
@@ -156,9 +160,7 @@ def linked_quantile_interval(
     measured = float(np.mean([other >= 0 for other in partner]))
     least = 1 + LINKED * measured
     effect = max(least, (alone + mutual) / alone, (hubs + mutual) / alone) if alone > 0 else least
-    effective = len(values) / effect
-    low, high = share_interval(share * effective, effective, confidence)
-    return float(np.quantile(values, low, method="lower")), float(np.quantile(values, high, method="higher"))
+    return _around(values, share, len(values) / effect, confidence)
 
 
 def widening(values: Values, groups: Groups, confidence: float = 0.95) -> float:

@@ -32,7 +32,7 @@ from holdfast.report.overview.alerts import (
 )
 from holdfast.report.overview.first_screen import FirstScreen
 from holdfast.report.overview.study import study
-from holdfast.report.overview.tally import Tally, gap_sentence, tally
+from holdfast.report.overview.tally import Tally, tally
 
 SHOWN = 3
 """Leaders whose worst number the advice gives."""
@@ -63,7 +63,7 @@ def advice(
     robust = tuple(part for part in table.sections if part.robustness)
     # Whether something was proved for these networks, so that more can be.
     bounded = any("contradictions" in asked.quantities for result in results for asked in result.questions)
-    name, command = _gate_command(table, groups, runs, _guarded(table, advised, screen), screen)
+    name, command = gate_command(table, groups, failures, runs, screen)
     sentences = (
         *(
             f"{lost} was asked for and has no result, so nothing here speaks of it: {'; '.join(reasons)}."
@@ -71,7 +71,7 @@ def advice(
         ),
         thin,
         *_choice(table, tallied, advised, alerts(groups), bounded, screen),
-        *(f"{gap_sentence(gap)}." for gap in tally(replace(table, sections=robust)).gaps),
+        *(f"{gap.sentence}." for gap in tally(replace(table, sections=robust)).gaps),
         *_proportion(table),
         _stronger(table),
         "Lower bounds of harm come from attacks: a stronger attack may find more, so they prove no safety."
@@ -341,28 +341,19 @@ def _proved(table: Table) -> str:
 def gate_command(
     table: Table, groups: Sequence[Group], failures: Sequence[Failure], runs: Sequence[str], screen: FirstScreen | None
 ) -> tuple[str, str]:
-    """Return an encoder and the command that notices if it gets worse; two empty texts where there is none to give."""
-    if _continue([result for group in groups for result in group.results], failures):
-        return "", ""
-    table, _ = _supported(table)
-    return _gate_command(table, groups, runs, _guarded(table, _advised(table, tally(table)), screen), screen)
-
-
-def _guarded(table: Table, advised: Advised, screen: FirstScreen | None) -> tuple[str, ...]:
-    if screen and screen.leader:
-        return (screen.leader,)
-    return advised.leaders or (table.ranked if len(table.ranked) == 1 else ())
-
-
-def _gate_command(
-    table: Table, groups: Sequence[Group], runs: Sequence[str], advised: Sequence[str], screen: FirstScreen | None
-) -> tuple[str, str]:
-    """Return a check that would notice if the advised encoder became worse than its interval allows.
+    """Return an encoder and a check that would notice if it became worse than its interval allows; two empty texts where
+    there is none to give.
 
     No advice is to guard an encoder that is not advised or is useless, nor by a bound that cannot be broken. A number of
     the first screen is guarded before any other.
     """
     results = [result for group in groups for result in group.results]
+    if _continue(results, failures):
+        return "", ""
+    table, _ = _supported(table)
+    advised = _advised(table, tally(table)).leaders or (table.ranked if len(table.ranked) == 1 else ())
+    if screen and screen.leader:
+        advised = (screen.leader,)
     folders = " ".join(map(quote, runs)) or "RUN"
     for name in advised[:1] if advised and not _useless(table, advised[0]) else ():
         place = table.encoders.index(name)

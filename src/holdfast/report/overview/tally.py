@@ -36,6 +36,13 @@ class Gap(Record):
     conditions: int
     quantities: tuple[str, ...]
 
+    @property
+    def sentence(self) -> str:
+        """Return a sentence on the missing numbers of these encoders, without its full stop."""
+        who, quantities = text.listed(self.encoders), ", ".join(map(text.words, self.quantities))
+        where = f"{text.counted(self.conditions, 'condition')} ({quantities})"
+        return f"{who} {text.have(self.encoders)} no number in {where}, so no encoder is ranked there"
+
 
 class Tally(Record):
     """The outcome of all comparisons in one table."""
@@ -92,18 +99,6 @@ def tally(table: Table) -> Tally:
         ),
         gaps=tuple(_gaps(table)),
     )
-
-
-def sentences(tallied: Tally) -> tuple[str, ...]:
-    """Return the sentences on missing numbers."""
-    return tuple(map(gap_sentence, tallied.gaps))
-
-
-def gap_sentence(gap: Gap) -> str:
-    """Return a sentence on the missing numbers of some encoders."""
-    who, quantities = text.listed(gap.encoders), ", ".join(map(text.words, gap.quantities))
-    where = f"{text.counted(gap.conditions, 'condition')} ({quantities})"
-    return f"{who} {text.have(gap.encoders)} no number in {where}, so no encoder is ranked there"
 
 
 def _gaps(table: Table) -> Iterator[Gap]:

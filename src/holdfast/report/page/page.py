@@ -24,7 +24,7 @@ from holdfast.report.overview.alerts import SPENT, Alert, Cause, alerts, by_budg
 from holdfast.report.overview.first_rows import GROUPS
 from holdfast.report.overview.first_screen import FirstScreen
 from holdfast.report.overview.study import Evidence, study
-from holdfast.report.overview.tally import OTHERS, gap_sentence, heading_of
+from holdfast.report.overview.tally import OTHERS, heading_of
 from holdfast.report.sets import Sets
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def page_of(contents: Contents, runs: Sequence[str] = (), state: RunState | None
     missing, said = _missing(contents), {screen.amber for screen in contents.first_screens}
     notes = [note for note in alerts(contents.groups) if note.warning not in said]
     whole = tuple(note for note in notes if not heading_of_note(note))
-    gaps = [f"{gap_sentence(gap)}." for tallied in contents.tallies for gap in tallied.gaps]
+    gaps = [f"{gap.sentence}." for tallied in contents.tallies for gap in tallied.gaps]
     encoders = {name: result.encoder for group in contents.groups for name, result in group.items()}
     return Page(
         state=state,

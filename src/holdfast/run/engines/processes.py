@@ -8,7 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from weakref import finalize
 import torch
 
 from holdfast.core.errors import HoldfastError, check_whole, first_line, warn
-from holdfast.run.engines.base import Context, Local, Output, Unit
+from holdfast.run.engines.base import Context, Local, Outcomes, Output, Task, Unit
 
 RETRIES = 3
 """Number of workers that may die in a row without a finished shard in between."""
@@ -70,8 +70,8 @@ class Processes:
         finalize(self, _stop, self._pools)
 
     def map(
-        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
-    ) -> Generator[tuple[Unit, Output], None, None]:
+        self, task: Task[Context, Unit, Output], context: Context, shards: Iterable[Unit]
+    ) -> Outcomes[Unit, Output]:
         from loky import FIRST_COMPLETED, wait
         from loky.process_executor import BrokenProcessPool
 
@@ -269,15 +269,15 @@ class Automatic:
         self.spent, self.starts, self.awaited = PATIENCE, self.workers.begin(), True
 
     def map(
-        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
-    ) -> Generator[tuple[Unit, Output], None, None]:
+        self, task: Task[Context, Unit, Output], context: Context, shards: Iterable[Unit]
+    ) -> Outcomes[Unit, Output]:
         if self.threaded(context):
             return Local().map(task, context, shards)
         return self._spread(task, context, iter(shards))
 
     def _spread(
-        self, task: Callable[[Context, Unit], Output], context: Context, coming: Iterator[Unit]
-    ) -> Generator[tuple[Unit, Output], None, None]:
+        self, task: Task[Context, Unit, Output], context: Context, coming: Iterator[Unit]
+    ) -> Outcomes[Unit, Output]:
         """Yield the result of each shard; this process computes them until workers pay off."""
         while True:
             waiting = list(islice(coming, 1 if self.spent < PATIENCE else 2))
@@ -298,8 +298,8 @@ class Automatic:
                 yield from self._here(task, context, handed_out)
 
     def _here(
-        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
-    ) -> Generator[tuple[Unit, Output], None, None]:
+        self, task: Task[Context, Unit, Output], context: Context, shards: Iterable[Unit]
+    ) -> Outcomes[Unit, Output]:
         for shard in shards:
             since = monotonic()
             with torch_threads(1):
@@ -315,7 +315,7 @@ class Automatic:
         if self.ready is context:
             return True
         self.starts = self.starts or self.workers.begin()
-        if not (self.awaited or all(start.done() for start in self.starts)):
+        if not (self.awaited or _are_over(self.starts)):
             return False
         try:
             for reading in self.workers.send(context):
@@ -331,6 +331,10 @@ class Automatic:
             return False
         self.ready = context
         return True
+
+
+def _are_over(starts: Iterable[Future[Any]]) -> bool:
+    return all(start.done() for start in starts)
 
 
 def _noted(shards: Iterable[Unit], handed_out: list[Unit]) -> Iterator[Unit]:

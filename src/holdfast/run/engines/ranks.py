@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import final
 from zlib import crc32
 
 from holdfast.core.errors import HoldfastError
-from holdfast.run.engines.base import Context, Engine, Output, Unit
+from holdfast.run.engines.base import Context, Engine, Outcomes, Output, Task, Unit
 
 RANKS = "ranks"
 """The cluster made of the processes that torchrun or srun started."""
@@ -74,20 +74,20 @@ class Ranks:
     """When each lease of others was first seen, when with the renewal it still has, and its file and renewal."""
 
     def map(
-        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
-    ) -> Generator[tuple[Unit, Output], None, None]:
+        self, task: Task[Context, Unit, Output], context: Context, shards: Iterable[Unit]
+    ) -> Outcomes[Unit, Output]:
         """Compute here what every rank must know for itself."""
         return ((shard, task(context, shard)) for shard in shards)
 
     def share(
         self,
-        task: Callable[[Context, Unit], Output],
+        task: Task[Context, Unit, Output],
         context: Context,
         units: Mapping[str, Unit],
         is_kept: Callable[[Unit], bool],
         begin: Callable[[Unit], bool] = lambda _: True,
         patient: Callable[[], bool] = lambda: True,
-    ) -> Generator[tuple[Unit, Output | None], None, None]:
+    ) -> Outcomes[Unit, Output | None]:
         """Yield each of the named ``units`` with what ``task`` made of it here, or with None once others did.
 
         ``is_kept`` says whether a unit's outcome is in the folder, ``begin`` whether there is time for another unit, and

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import ModuleType
@@ -17,7 +17,7 @@ from typing import Any, final
 
 from holdfast.core.errors import HoldfastError, explained, first_line
 from holdfast.encoders.loading.factory import declare_missing_operators, operators_are_declared
-from holdfast.run.engines.base import Context, Output, Unit
+from holdfast.run.engines.base import Context, Outcomes, Output, Task, Unit
 
 RETRIES = 3
 """Actors that may be lost in a row without a finished shard in between."""
@@ -65,8 +65,8 @@ class Ray:
     """Actors that have begun."""
 
     def map(
-        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
-    ) -> Generator[tuple[Unit, Output], None, None]:
+        self, task: Task[Context, Unit, Output], context: Context, shards: Iterable[Unit]
+    ) -> Outcomes[Unit, Output]:
         ray = self.connected()
         if not self._sent or self._sent[0][0] is not context:
             self._sent[:] = [(context, ray.put(context))]
