@@ -189,19 +189,12 @@ def inventory(folder: Path) -> Inventory:
             wanted = [(cell.evaluation, cell.encoder) for cell in unfinished(folder, results, failures)]
     waiting, broken = by_budget(failures)
     finished = [result for result in results if result.planned is None]
-    failed = {(each.evaluation, each.encoder): each.reason for each in broken}
-    partial = {
-        (each.evaluation, each.encoder.name): f"{each.looked_at:,} of {each.planned:,} samples"
-        for each in results
-        if each.planned is not None
-    }
+    failed, spent = ({(each.evaluation, each.encoder): each.reason for each in those} for those in (broken, waiting))
+    ended = [result for result in results if result.planned is not None]
+    partial = {(r.evaluation, r.encoder.name): f"{r.looked_at:,} of {r.planned:,} samples" for r in ended}
     there = {*((each.evaluation, each.encoder.name) for each in finished), *partial, *failed}
     not_measured: dict[tuple[str, str], str | None] = {cell: None for cell in wanted if cell not in there}
-    not_measured |= {
-        (each.evaluation, each.encoder): each.reason
-        for each in waiting
-        if (each.evaluation, each.encoder) not in partial
-    }
+    not_measured |= {cell: reason for cell, reason in spent.items() if cell not in partial}
     sizes, last = dict.fromkeys(KINDS, 0), 0.0
     for path in files:
         with suppress(OSError):
@@ -219,8 +212,7 @@ def inventory(folder: Path) -> Inventory:
         failed=_unfinished(failed),
         bytes=sizes,
         unreadable=tuple(
-            str(path)
-            for path in (*(path for path, record in records.items() if record is None), *_unreadable(folder, files))
+            map(str, [*(p for p, record in records.items() if record is None), *_unreadable(folder, files)])
         ),
         touched=datetime.fromtimestamp(last, UTC).isoformat(timespec="seconds"),
     )
