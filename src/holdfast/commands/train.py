@@ -295,21 +295,9 @@ class TrainingFolder:
             self.writer.close()
 
 
-PLACE = tuple(
-    [
-        "images",
-        "bank",
-        "moco",
-        "transform",
-        "limit",
-        "subset",
-        "size",
-        "channels",
-        "device",
-        "keep_epochs",
-        "budget",
-        "out",
-    ]
+PLACE = (
+    *("images", "bank", "moco", "transform", "limit", "subset", "size", "channels", "device", "keep_epochs", "budget"),
+    "out",
 )
 """What a file may say beside the recipe; arguments of the same names win."""
 GOES_ON = "free some space and run the same command again, which goes on from the last checkpoint"
