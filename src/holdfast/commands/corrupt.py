@@ -74,7 +74,12 @@ def corrupt(
         batches = [range(start, min(start + size, count)) for start in range(0, count, size)]
         for path, each in zip(paths, transforms, strict=True):
             _check_same(store.folder / f"{path}.json", _contents(each, seed, loaded))
-            _check_no_others(store.folder / path, file_names)
+            there, own = store.folder / path, {f"{name}.png" for name in file_names}
+            if others := set(find(there)) - own if there.is_dir() else None:  # they would count as some of its own
+                raise HoldfastError(
+                    f"{there} holds other images already ({min(others)}, {len(others)} in all); choose another --out, or "
+                    "delete them"
+                )
         folders = [
             Folder(path, file_names, loaded, each, transformed(loaded, each, seed))
             for path, each in zip(paths, transforms, strict=True)
@@ -145,16 +150,6 @@ def _check_same(path: Path, expected: dict[str, Any]) -> None:
         raise HoldfastError(
             f"{path.with_suffix('')} holds other images already (other {', '.join(other)}); choose another --out, or "
             f"delete it and {path.name}"
-        )
-
-
-def _check_no_others(folder: Path, names: Sequence[str]) -> None:
-    """Raise if the folder holds images that this request will not write; they would count as some of its own."""
-    others = set(find(folder)) - {f"{name}.png" for name in names} if folder.is_dir() else set()
-    if others:
-        raise HoldfastError(
-            f"{folder} holds other images already ({min(others)}, {len(others)} in all); choose another --out, or "
-            "delete them"
         )
 
 

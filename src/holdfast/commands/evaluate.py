@@ -16,11 +16,10 @@ from weakref import finalize
 
 from holdfast.commands.evaluated_run import SETS, EvaluatedRun, write_report, write_sets
 from holdfast.core.balls import Ball
-from holdfast.core.clock import budget_start
 from holdfast.core.errors import HoldfastError, HoldfastWarning, check_given_once, explained
 from holdfast.core.files import write_whole
 from holdfast.core.options import EvaluateOptions, takes
-from holdfast.core.settings import listed, names_of, seconds
+from holdfast.core.settings import budget_start, listed, names_of, seconds
 from holdfast.encoders.trained import every_epoch
 from holdfast.measure.store import REQUEST, Store
 from holdfast.report.contents import RunState

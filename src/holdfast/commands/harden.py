@@ -27,7 +27,6 @@ from holdfast.commands.evaluated_run import EvaluatedRun, write_report
 from holdfast.commands.inputs import ball_of
 from holdfast.commands.train import UnfinishedError, check_trainable, train
 from holdfast.core.balls import Ball, Linf
-from holdfast.core.clock import budget_start
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import Conflict, HoldfastError, HoldfastWarning, OutOfRange
 from holdfast.core.files import write_whole
@@ -36,7 +35,7 @@ from holdfast.core.noise import Noise
 from holdfast.core.options import HardenOptions, takes
 from holdfast.core.records import Result
 from holdfast.core.run_settings import RunSettings
-from holdfast.core.settings import seconds
+from holdfast.core.settings import budget_start, seconds
 from holdfast.corruptions.evaluations.common_perturbations import CommonPerturbations
 from holdfast.data.reading.scan_cache import FILE, ScanCache
 from holdfast.encoders.trained import ASKED, CHECKPOINT

@@ -112,18 +112,14 @@ def preprocessing(
     alike = weights[0] == weights[1] or reference.codes.shape[1] != candidate.codes.shape[1]
     if encoder.codes_only or alike or len(encoder.domain.shape) != 3 or encoder.domain.shape[0] not in (1, 3):
         return None
-    return PreprocessingSearch(changed, fixed, _few(inputs), scale, divergence).answer()
-
-
-def _few(inputs: Inputs) -> Inputs:
-    """Return the same inputs, of few images; what is loaded is not loaded again."""
     request = inputs.request
-    few = request.model_copy(update={"limit": min(PROBED, request.limit or PROBED)})
-    loaded = {
+    loaded = {  # is not loaded again
         (domain, geometry): images[Selection(domain, limit=PROBED, seed=request.seed).choose(images.ids)]
         for (domain, geometry), images in inputs.loaded.items()
     }
-    return replace(inputs, request=few, loaded=loaded, bank_named=None)
+    fewer = request.model_copy(update={"limit": min(PROBED, request.limit or PROBED)})
+    few = replace(inputs, request=fewer, loaded=loaded, bank_named=None)
+    return PreprocessingSearch(changed, fixed, few, scale, divergence).answer()
 
 
 @dataclass(frozen=True, eq=False)

@@ -85,7 +85,11 @@ def recheck(
     stored = _content(folder, "certify.json")
     with _sound(folder / "certify.json"):
         record = CertificateRecord.model_validate_json(stored)
-    index = _index(folder)
+    stored = _content(folder, INDEX)
+    with _sound(folder / INDEX):  # an entry for each image, and the checksum of the network where one has a proof
+        index = json.loads(stored)
+        if "network" not in index and any(entry.get("file") for entry in index["images"].values()):
+            raise ValueError("a proof of no network")
     ball = Ball.read(record.settings["ball"])
     if not isinstance(ball, Linf):
         raise HoldfastError(f"{folder} has certificates in {ball}, and proofs are of linf balls alone")
@@ -115,16 +119,6 @@ def recheck(
 def _content(folder: Path, name: str) -> bytes:
     with readable(str(folder / name), "certify with --proofs into that folder first", OSError):
         return (folder / name).read_bytes()
-
-
-def _index(folder: Path) -> Any:
-    """Return the entry of each image, and the checksum of the network where one of them has a proof."""
-    content = _content(folder, INDEX)
-    with _sound(folder / INDEX):
-        index = json.loads(content)
-        if "network" not in index and any(entry.get("file") for entry in index["images"].values()):
-            raise ValueError("a proof of no network")
-    return index
 
 
 def _sound(path: Path) -> AbstractContextManager[None]:

@@ -16,8 +16,8 @@ from holdfast.core.records import Result
 from holdfast.measure.evaluation import settings
 from holdfast.measure.store import Key, Store
 from holdfast.report import write
-from holdfast.run.folder import check_free, claim
 from holdfast.run.request import build
+from holdfast.run.run import check_free, claim
 from holdfast.spectral import analysis
 from holdfast.spectral import arrays as features
 from holdfast.spectral.analysis import Spade

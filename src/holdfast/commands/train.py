@@ -20,7 +20,6 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
-from holdfast.core.clock import budget_start
 from holdfast.core.copies import copied
 from holdfast.core.encoder import MADE_IN_PYTHON, Domain, Encoder, Normalised
 from holdfast.core.errors import (
@@ -35,7 +34,7 @@ from holdfast.core.files import write_whole
 from holdfast.core.images import Images
 from holdfast.core.options import TrainOptions, takes
 from holdfast.core.run_settings import RunSettings
-from holdfast.core.settings import fields_of, seconds
+from holdfast.core.settings import budget_start, fields_of, seconds
 from holdfast.data.reading.scan_cache import FILE, ScanCache
 from holdfast.data.reading.scan_cache import FILE as REMEMBERED
 from holdfast.encoders import trained
@@ -43,10 +42,10 @@ from holdfast.encoders.architectures.base import LoadedEncoder, trainable
 from holdfast.measure.bank import apart
 from holdfast.measure.population import info_of
 from holdfast.measure.store import checkout, versions
-from holdfast.run.folder import check_free
 from holdfast.run.inputs import reference_or_images, select
 from holdfast.run.plan import keep_freed_memory
 from holdfast.run.progress import shown
+from holdfast.run.run import check_free
 from holdfast.training import health as checkpoints
 from holdfast.training.health import lost
 from holdfast.training.loop import Epoch, Training, Watch

@@ -233,7 +233,10 @@ class Encoder:
                 warn(caution)
         self.pooling, self.caution, self.texts = pooling, caution, texts
         # As text, because numbers would change with the precision that the weights are moved to.
-        self.normalisation = _normalisation(module) or ("not stated" if caution else "none")
+        self.normalisation = "not stated" if caution else "none"
+        if isinstance(module, Normalised):
+            numbers = (" ".join(f"{number:.4g}" for number in each.flatten()) for each in (module.mean, module.std))
+            self.normalisation = "mean {}, std {}".format(*numbers)
         if geometry is None and len(domain.shape) == 3:
             height, width = domain.shape[1:]
             geometry = Geometry(min(height, width), (height, width))
@@ -339,10 +342,3 @@ def _unstated(module: nn.Module, name: str, domain: Domain) -> str:
         f"{name!r} says nothing of normalisation, so pixels in [{domain.low:g}, {domain.high:g}] reach it as they are; if "
         "it was trained on normalised images give mean and std (mean=(0, 0, 0), std=(1, 1, 1) says that it was not)"
     )
-
-
-def _normalisation(module: nn.Module) -> str:
-    if not isinstance(module, Normalised):
-        return ""
-    mean, std = (" ".join(f"{number:.4g}" for number in part.flatten()) for part in (module.mean, module.std))
-    return f"mean {mean}, std {std}"

@@ -175,7 +175,11 @@ class Monitor:
         k = min(NEIGHBOURS, len(self.images) - 1)
         near = nearest_neighbours(points(population.codes), k).index
         if self._near is not None:
-            yield KEPT, _kept(self._near, near)
+            shares = (self._near[:, :, None] == near[:, None, :]).any(2).mean(1)
+            of, conditions = "nearest neighbours that were nearest when last measured", {"k": str(k)}
+            values = torch.from_numpy(shares)
+            series = series_of(KEPT, conditions, values, "fraction of neighbours", Claim.ESTIMATE, of, "")
+            yield KEPT, summarise(series, "mean", "higher")
         self._near = near
 
 
@@ -193,20 +197,6 @@ def scalars(estimates: Mapping[str, Estimate]) -> dict[str, float]:
         for end, number in (("", estimate.value), (".low", estimate.low), (".high", estimate.high))
         if not isnan(number)
     }
-
-
-def _kept(before: Near, now: Near) -> Estimate:
-    shares = (before[:, :, None] == now[:, None, :]).any(2).mean(1)
-    series = series_of(
-        KEPT,
-        {"k": str(now.shape[1])},
-        torch.from_numpy(shares),
-        "fraction of neighbours",
-        Claim.ESTIMATE,
-        "nearest neighbours that were nearest when last measured",
-        "",
-    )
-    return summarise(series, "mean", "higher")
 
 
 @contextmanager

@@ -218,8 +218,13 @@ def suite_settings(suite: str, kinds: Collection[type[Evaluation]], operations: 
     """
     chosen = SUITES[suite]
     settings = {kind.name: {**chosen.sizes(kind.sizes), **chosen.settings.get(kind.name, {})} for kind in kinds}
-    if suite == "quick" and operations > LARGE:
-        settings = {kind.name: _reduced(kind.sizes, operations) for kind in kinds}
+    for kind in kinds if suite == "quick" and operations > LARGE else ():
+        counts = {  # in proportion to what the encoder allows
+            name: max(LEAST, round(value * share(operations)))
+            for name, value in kind.sizes.quick.items()
+            if name in COUNTS and isinstance(value, int)
+        }
+        settings[kind.name] |= {**counts, **kind.sizes.large, **(kind.sizes.heavy if operations >= HEAVY else {})}
     return {name: fields for name, fields in settings.items() if fields}
 
 
@@ -236,13 +241,3 @@ def most_forwards() -> int:
 def share(operations: int) -> float:
     """Return the fraction of its counts that quick asks of a large encoder."""
     return min(1.0, REACH / operations)
-
-
-def _reduced(sizes: Sizes, operations: int) -> dict[str, Any]:
-    """Return the sizes of quick with counts in proportion to what the encoder allows; a heavy one has sizes of its own."""
-    counts = {
-        name: max(LEAST, round(value * share(operations)))
-        for name, value in sizes.quick.items()
-        if name in COUNTS and isinstance(value, int)
-    }
-    return {**sizes.quick, **counts, **sizes.large, **(sizes.heavy if operations >= HEAVY else {})}

@@ -339,7 +339,10 @@ class Turns:
 
     def choose(self, waiting: Waiting) -> Observation | None:
         """Return the part whose first shard is next, None if there is no time for any; see ``shards.compute``."""
-        left = {observation: self._left(observation, waiting) for observation in self.observations}
+        left = {
+            each: sum(self.seconds(part, sum(map(len, waiting.get(part, ())))) for part in parts(each))
+            for each in self.observations
+        }
         going = [(each, part) for each in sorted(left, key=left.__getitem__) if (part := self._behind(each, waiting))]
         seconds_of = {part: self.seconds(part, len(waiting[part][0])) for _, part in going}
         if self.longest_first:
@@ -351,9 +354,6 @@ class Turns:
                 return part
         self.refused = True
         return None
-
-    def _left(self, observation: Observation, waiting: Waiting) -> float:
-        return sum(self.seconds(part, sum(map(len, waiting.get(part, ())))) for part in parts(observation))
 
     def _behind(self, observation: Observation, waiting: Waiting) -> Observation | None:
         going = [part for part in parts(observation) if part in waiting]

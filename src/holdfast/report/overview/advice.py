@@ -277,13 +277,18 @@ def _stronger(table: Table) -> str:
 
     Shares differ by points, because a factor over a tiny share says little; other numbers by a factor.
     """
-    rows = [
-        (_difference_or_factor(section, low, high), section, name, high, low)
-        for section in table.sections
-        for row in _by_attack(section)
-        for name, low, high in _separated(row, table)
-        if is_share(section.like.unit) or low.estimate.value > 0
-    ]
+    rows = []
+    for section in table.sections:
+        share = is_share(section.like.unit)
+        for same in _by_attack(section):
+            for place, name in enumerate(table.encoders):
+                cells = [cell for row in same if (cell := row.cells[place]) and isfinite(cell.estimate.value)]
+                low, high = (end(cells, key=lambda cell: cell.estimate.value, default=None) for end in (min, max))
+                if low is None or high is None or not low.estimate.high < high.estimate.low:
+                    continue
+                a, b = low.estimate.value, high.estimate.value
+                if share or a > 0:
+                    rows.append((b - a if share else b / a, section, name, high, low))
     if not rows:
         return ""
     shares = [item for item in rows if is_share(item[1].like.unit)]
@@ -300,11 +305,6 @@ def _attack(cell: Cell) -> str:
     return text.condition("attack", cell.estimate.conditions["attack"], cell.estimate.aim)
 
 
-def _difference_or_factor(section: Section, low: Cell, high: Cell) -> float:
-    a, b = low.estimate.value, high.estimate.value
-    return b - a if is_share(section.like.unit) or a <= 0 else b / a
-
-
 def _by_attack(section: Section) -> list[list[Row]]:
     if section.like.better == "neither":
         return []
@@ -314,16 +314,6 @@ def _by_attack(section: Section) -> list[list[Row]]:
         if (attack := row.like.conditions.get("attack"))
     )
     return [rows for rows in cases.values() if len(rows) > 1]
-
-
-def _separated(rows: Sequence[Row], table: Table) -> Iterator[tuple[str, Cell, Cell]]:
-    """Yield each encoder's lowest and highest number over ``rows`` if their intervals are apart."""
-    for place, name in enumerate(table.encoders):
-        cells = [cell for row in rows if (cell := row.cells[place]) and isfinite(cell.estimate.value)]
-        if len(cells) > 1:
-            low, high = (end(cells, key=lambda cell: cell.estimate.value) for end in (min, max))
-            if low.estimate.high < high.estimate.low:
-                yield name, low, high
 
 
 def _proved(table: Table) -> str:

@@ -71,8 +71,15 @@ def alerts(groups: Sequence[Group]) -> tuple[Alert, ...]:
     for name, result in members:
         for warning in result.findings.warnings:
             add(name, result, warning, result.findings.kinds.get(warning, ""))
-        for warning in _unread(result):
-            add(name, result, warning, whole=True)
+        if unread := result.images.skipped:
+            were = f"could not be read and {'was' if len(unread) == 1 else 'were'} skipped"
+            rest = f" and {len(unread) - NAMED:,} more" if len(unread) > NAMED else ""
+            add(
+                name,
+                result,
+                f"{text.counted(len(unread), 'image')} {were}: {'; '.join(unread[:NAMED])}{rest}.",
+                whole=True,
+            )
     each = (replace(note, warning=note.warning if note.kind else added(said)) for note, said in found.values())
     return (*each, *_of_samples(members))
 
@@ -167,16 +174,6 @@ def _span(counts: Sequence[int]) -> str:
     """
     least, greatest = min(counts), max(counts)
     return f"{least:,}" if least == greatest else f"{least:,} to {greatest:,}"
-
-
-def _unread(result: Result) -> Iterator[str]:
-    skipped = result.images.skipped
-    if skipped:
-        rest = f" and {len(skipped) - NAMED:,} more" if len(skipped) > NAMED else ""
-        yield (
-            f"{text.counted(len(skipped), 'image')} could not be read and {'was' if len(skipped) == 1 else 'were'} skipped: "
-            f"{'; '.join(skipped[:NAMED])}{rest}."
-        )
 
 
 def counted_states(finished: int, partial: int, not_measured: int, failed: int) -> str:

@@ -346,8 +346,8 @@ def _edits(settings: Mapping[str, object]) -> str:
 def _under(kind: Kind, like: Estimate, result: Result, n: str, told: bool) -> str:
     key = key_of(kind, like, result)
     norm, _, _ = like.conditions.get("ball", "").partition(":")
-    where = ball(like.conditions["ball"]) if norm else ""
-    where = f"ε in {text.NORMS.get(norm, norm)}" if kind.form == "radius" else where
+    in_ball = ball(like.conditions["ball"]) if norm and kind.form != "radius" else ""
+    where = f"ε in {text.NORMS.get(norm, norm)}" if kind.form == "radius" else in_ball
     among = "" if kind.gallery in ("all other images", "one chosen other image", "one other image") else key.gallery
     parts = (
         kind.note, where, _edits(result.settings) if kind.group == "Everyday changes" else "",

@@ -152,7 +152,13 @@ def _verdict(whole: Table, rows: Sequence[FirstRow]) -> tuple[str, tuple[str, ..
     robust = [row for row in rows if row.kind.group in ROBUSTNESS]
     compared = [row for row in robust if len(row.ranks) > 1]
     if len(ranked) < 2 or not robust:
-        own = (f"{name}: {sentence}" for name in ranked[:3] for sentence in _own(robust or rows, name))
+        own = list[str]()  # the first rows in words
+        for name in ranked[:3]:
+            said = [
+                f"{row.title[0].lower()}{row.title[1:]}: {cell.said}"
+                for row in robust or rows for cell in row.cells if cell.encoder == name and cell.values
+            ]  # fmt: skip
+            own += [f"{name}: {'; '.join(said[:2])}."] if said else []
         return "", tuple(own) or ("No encoder to judge.",)
     among = f"the {_word(len(ranked))} encoders"
     if not compared:
@@ -210,15 +216,6 @@ def _epsilon(row: FirstRow) -> str:
     return next((part for part in row.under.split(" · ") if part.startswith("ε")), "")
 
 
-def _own(rows: Sequence[FirstRow], name: str) -> list[str]:
-    """Return the verdict for a single encoder: its first rows, in words."""
-    said = [
-        f"{row.title[0].lower()}{row.title[1:]}: {cell.said}"
-        for row in rows for cell in row.cells if cell.encoder == name and cell.values
-    ]  # fmt: skip
-    return [f"{'; '.join(said[:2])}."] if said else []
-
-
 def _amber(whole: Table, rows: Sequence[FirstRow], results: Sequence[Result], failures: Sequence[Failure]) -> str:
     """Return the one cause that changes a decision, the gravest first."""
     if whole.collapsed:
@@ -232,7 +229,7 @@ def _amber(whole: Table, rows: Sequence[FirstRow], results: Sequence[Result], fa
     if failures:
         return f"{text.counted(len(failures), 'result')} missing: see the reasons below."
     for name in whole.baselines:
-        beaten = [r.title for r in rows if whole.ranked and _beats(r, name, whole.ranked)]
+        beaten = [row.title for row in rows if whole.ranked and _beats(row, name, whole.ranked)]
         if beaten:
             return f"The baseline {name} is above every encoder in: {'; '.join(beaten)}."
     if unsure := dict.fromkeys(warning for result in results for warning in result.encoder.warnings):
