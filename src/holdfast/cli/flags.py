@@ -66,8 +66,7 @@ Channels = Annotated[T, flag(..., "Read N channels: 3, or 1 for grey images.", I
 Eps = Annotated[str | None, flag(..., "Bound perturbations by R in linf, as in 8/255.", MEASURED, "R")]
 Ball = Annotated[str | None, flag(..., "Bound perturbations in another norm, as in l2:0.5.", MEASURED, "NORM:R")]
 BlackBox = Annotated[
-    T,
-    switch("--black-box", "Attack without gradients (for quantised models).", MEASURED, default=...),
+    T, switch("--black-box", "Attack without gradients (for quantised models).", MEASURED, default=...)
 ]
 
 # Training.
@@ -101,10 +100,7 @@ def _workers(text: str) -> int | str:
     raise typer.BadParameter(f"--workers: expected a number of processes, at least 1, or auto; got {text!r}")
 
 
-SHELL: dict[str, dict[str, Any]] = {
-    "budget": {"parser": seconds},
-    "workers": {"parser": _workers},
-}
+SHELL: dict[str, dict[str, Any]] = {"budget": {"parser": seconds}, "workers": {"parser": _workers}}
 READ: dict[str, Any] = {"out": Path | None, "workers": Any}
 """Parsers and types of options that typer does not know."""
 

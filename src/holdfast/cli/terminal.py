@@ -42,15 +42,6 @@ GROUPS = {
 Rows = list[tuple[str, str]]
 
 
-def write_commands(formatter: Any, commands: dict[str, str]) -> None:
-    """Write the first line of each command's help, group by group."""
-    rest = [name for name in commands if not any(name in group for group in GROUPS.values())]
-    width = max(map(len, commands))  # equal in all groups, so that the texts align
-    for title, names in {**GROUPS, OTHER: rest}.items():
-        rows = [(name.ljust(width), commands[name]) for name in names if name in commands]
-        _write(formatter, title, rows)
-
-
 def write_parameters(formatter: Any, parameters: Sequence[Any], titles: Iterable[str] = PANELS) -> None:
     """Write a line per argument and flag, panel by panel; flags without a panel go to the last one."""
     panels: dict[str, Rows] = {title: [] for title in titles}
@@ -285,10 +276,12 @@ class Group(TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands in groups, then the options before a command."""
-        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
-        write_commands(
-            formatter, {name: ((each and each.help) or "").partition("\n")[0] for name, each in commands.items()}
-        )
+        found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        commands = {name: ((each and each.help) or "").partition("\n")[0] for name, each in found.items()}
+        rest = [name for name in commands if not any(name in group for group in GROUPS.values())]
+        width = max(map(len, commands))  # equal in all groups, so that the texts align
+        for title, names in {**GROUPS, OTHER: rest}.items():
+            _write(formatter, title, [(name.ljust(width), commands[name]) for name in names if name in commands])
         write_parameters(formatter, self.get_params(ctx), ("Options",))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

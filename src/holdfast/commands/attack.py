@@ -92,20 +92,15 @@ def preset_of(
         if not isinstance(value, kind):
             raise OutOfRange(kind.__name__.lower(), value, f"an {kind.__name__} or its text, as in {form!r}")
     if divergence is not None:
-        goal = _measured_by(goal, divergence, objective)
+        if isinstance(objective, str) and "divergence=" in objective:
+            raise Conflict("attack", f"--divergence {divergence} and --objective {objective}", "a divergence once")
+        if not isinstance(goal, DivergenceObjective):
+            given, fix = f"--divergence {divergence}", "leave --divergence out"
+            raise Conflict(f"objective {goal.name}", given, "no divergence", fix)
+        measured = Divergence.read(divergence) if isinstance(divergence, str) else divergence
+        if not isinstance(measured, Divergence):
+            raise OutOfRange("divergence", divergence, "a Divergence or its text, as in 'cosine'")
+        goal = replace(goal, divergence=measured)
     changed = any(part is not None for part in (ball, attack, objective, divergence))
     source = f"{name} ({base.source}){', changed' if changed else ''}"
     return replace(base, objective=goal, attack=search, ball=ball or base.ball, source=source)
-
-
-def _measured_by(goal: Objective, divergence: str | Divergence, objective: str | Objective | None) -> Objective:
-    if isinstance(objective, str) and "divergence=" in objective:
-        raise Conflict("attack", f"--divergence {divergence} and --objective {objective}", "a divergence once")
-    if not isinstance(goal, DivergenceObjective):
-        raise Conflict(
-            f"objective {goal.name}", f"--divergence {divergence}", "no divergence", "leave --divergence out"
-        )
-    chosen = Divergence.read(divergence) if isinstance(divergence, str) else divergence
-    if not isinstance(chosen, Divergence):
-        raise OutOfRange("divergence", divergence, "a Divergence or its text, as in 'cosine'")
-    return replace(goal, divergence=chosen)

@@ -13,9 +13,7 @@ from holdfast.run.inputs import NamedEncoder, NamedImages, checked, load_encoder
 
 @takes(DoctorOptions)
 def doctor(
-    encoder: NamedEncoder,
-    images: NamedImages | None = None,
-    **options: Unpack[DoctorOptions],
+    encoder: NamedEncoder, images: NamedImages | None = None, **options: Unpack[DoctorOptions]
 ) -> tuple[Check, ...]:
     """Return what speaks against an encoder: does it load the same twice, ignore the batch, pass gradients ...?
 

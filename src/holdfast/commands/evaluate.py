@@ -118,7 +118,16 @@ def evaluate(
 
     several = isinstance(images, (list, tuple))
     run = each_data_set(measured, listed(images), asked) if several else measured(cast(NamedImages | None, images))
-    for sentence in _gaps(run):
+    cells, partial = len(run.results) + len(run.failures), len(run.partial)
+    sentences = []
+    if run.failures:
+        first = run.failures[0]
+        missing = f"{len(run.failures)} of {cells} cells have no result, see run.failures; the first"
+        sentences.append(f"{missing}: {first.evaluation} of {first.encoder}: {first.reason}")
+    if partial:
+        why = "because the run ended before; the same call with out= goes on"
+        sentences.append(f"{partial} of {cells} cells are of fewer samples than planned, {why}")
+    for sentence in sentences:
         warnings.warn(sentence, MissingResultsWarning, stacklevel=3)
     return run
 
@@ -198,22 +207,6 @@ def _check_tables(settings: object) -> None:
             raise HoldfastError(
                 f'settings have the form {{"breakaway": {{"samples": 500}}}}, got {values!r} for {name}'
             )
-
-
-def _gaps(run: EvaluatedRun) -> list[str]:
-    cells, sentences = len(run.results) + len(run.failures), []
-    if run.failures:
-        first = run.failures[0]
-        sentences.append(
-            f"{len(run.failures)} of {cells} cells have no result, see run.failures; the first: "
-            f"{first.evaluation} of {first.encoder}: {first.reason}"
-        )
-    if run.partial:
-        sentences.append(
-            f"{len(run.partial)} of {cells} cells are of fewer samples than planned, because the run ended before; the same "
-            "call with out= goes on"
-        )
-    return sentences
 
 
 # Several data sets: a run for each in a folder of its own, and one report of their mean and ranks.

@@ -261,6 +261,7 @@ def _time_left(began: float, budget: float | None) -> Callable[..., float | None
 def _with_promise(run: EvaluatedRun, promise: Promise, original: Encoder, hardened: Population) -> EvaluatedRun:
     """Return ``run`` with the promise as one more result, which its folder and its report then have, too."""
     settings = {"asked": promise.asked, "original": original.fingerprint}
+    images, encoder = hardened.images, hardened.encoder
     result = Result(
         evaluation=agreed.NAME,
         version=agreed.VERSION,
@@ -271,20 +272,14 @@ def _with_promise(run: EvaluatedRun, promise: Promise, original: Encoder, harden
         encoder=hardened.encoder_info,
         images=hardened.images_info,
         settings=settings,
-        findings=promise.findings(hardened.images.ids),
+        findings=promise.findings(images.ids),
         provenance=provenance(hardened.run, datetime.now(UTC)),
     )
-    store, encoder = Store(run.folder), hardened.encoder
+    prints = {"encoder": encoder.fingerprint, "images": images.fingerprint, "precision": hardened.run.precision}
     key = Key(
-        kind=agreed.NAME,
-        version=agreed.VERSION,
-        settings=settings,
-        encoder=encoder.fingerprint,
-        images=hardened.images.fingerprint,
-        seed=hardened.run.seed,
-        precision=hardened.run.precision,
-        name=encoder.name,
+        kind=agreed.NAME, version=agreed.VERSION, settings=settings, seed=hardened.run.seed, name=encoder.name, **prints
     )
+    store = Store(run.folder)
     store.expect([Cell(evaluation=agreed.NAME, encoder=encoder.name, result=key.stem, made_from=())])
     store.finish(key, result)
     if run.page is not None:

@@ -123,24 +123,17 @@ class Conclusion:
     def key(self, side: Side, before: Result | Failure | None, after: Result | Failure | None) -> Key:
         """Return what identifies the result: everything that it is made from."""
         images, bank = self.inputs.images(side.encoder), self.inputs.bank(side.encoder)
-        radii = [_made_from(each) for each in (before, after)]
-        return Key(
-            kind=NAME,
-            version=VERSION,
-            settings={
-                **self.settings,
-                "candidate_images": images.fingerprint,
-                "bank": None if bank is None else bank.fingerprint,
-                "groups": self.reference.population.images.groups_fingerprint,
-                "radii": radii,
-                **({} if self.adapter is None else {"adapter": ADAPTER_VERSION}),
-            },
-            encoder=side.encoder.fingerprint,
-            images=self.reference.population.images.fingerprint,
-            seed=side.settings.seed,
-            precision=side.settings.precision,
-            name=side.name,
-        )
+        measured, run = self.reference.population.images, side.settings
+        settings = {
+            **self.settings,
+            "candidate_images": images.fingerprint,
+            "bank": None if bank is None else bank.fingerprint,
+            "groups": measured.groups_fingerprint,
+            "radii": [_made_from(each) for each in (before, after)],
+            **({} if self.adapter is None else {"adapter": ADAPTER_VERSION}),
+        }
+        prints = {"encoder": side.encoder.fingerprint, "images": measured.fingerprint, "precision": run.precision}
+        return Key(kind=NAME, version=VERSION, settings=settings, seed=run.seed, name=side.name, **prints)
 
     @property
     def heading(self) -> str:
@@ -241,7 +234,7 @@ class Conclusion:
             questions=QUESTIONS,
             heading=self.heading,
             robustness=False,
-            encoder=candidate.info,
+            encoder=candidate.known.encoder_info,
             images=reference.known.images_info,
             settings=self.settings,
             findings=_with(conclusion, warnings=warnings),

@@ -21,7 +21,7 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.errors import BudgetSpentError, HoldfastError, UnknownName
 from holdfast.core.images import Images
 from holdfast.core.noise import hashed_each
-from holdfast.core.records import Claim, EncoderInfo, Estimate, Failure, Result, Series
+from holdfast.core.records import Claim, Estimate, Failure, Result, Series
 from holdfast.core.run_settings import PRECISIONS, RunSettings
 from holdfast.core.statistics.differences import paired
 from holdfast.data.codes.files import SUFFIXES
@@ -86,10 +86,6 @@ class Coded:
         images = self.population.images
         images = images if len(self.rows) == len(images) else images[self.rows]
         return Population(self.side.encoder, images, self.side.settings, self.codes)
-
-    @property
-    def info(self) -> EncoderInfo:
-        return self.known.encoder_info
 
 
 def sides_of(

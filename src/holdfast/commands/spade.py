@@ -115,13 +115,6 @@ def _key(evaluation: Spectral, seed: int, arrays: tuple[Any, Any, Any], name: st
     )
     assert inputs is not None
     assert outputs is not None
-    return Key(
-        kind=evaluation.name,
-        version=evaluation.version,
-        settings={**settings(evaluation), "labels": None if labels is None else mark(labels)},
-        encoder=mark(outputs),
-        images=mark(inputs),
-        seed=seed,
-        precision=str(outputs.dtype),
-        name=name,
-    )
+    chosen = {**settings(evaluation), "labels": None if labels is None else mark(labels)}
+    marks = {"encoder": mark(outputs), "images": mark(inputs), "precision": str(outputs.dtype), "name": name}
+    return Key(kind=evaluation.name, version=evaluation.version, settings=chosen, seed=seed, **marks)

@@ -14,7 +14,6 @@ from holdfast.report.comparison.comparable import with_relative_errors
 from holdfast.report.comparison.compare import Comparison
 from holdfast.report.contents import Contents, RunState
 from holdfast.report.figures.plots import drawings
-from holdfast.report.overview.first_rows import FirstRow
 from holdfast.report.overview.first_screen import FirstScreen
 from holdfast.report.overview.tally import Tally
 from holdfast.report.page.page import render
@@ -66,21 +65,13 @@ class Screen(Record):
 def screen(shown: FirstScreen) -> Screen:
     """Return a first screen as a record."""
     plain = {name: getattr(shown, name) for name in Screen.model_fields if name != "rows"}
-    return Screen(**plain, rows=tuple(map(_row, shown.rows)))
-
-
-def _row(row: FirstRow) -> ScreenRow:
-    return ScreenRow(
-        heading=row.kind.group,
-        title=row.title,
-        under=row.under,
-        evaluation=row.kind.evaluation,
-        confirmed=row.confirmed,
-        cells=tuple(
-            ScreenCell(encoder=cell.encoder, shown=cell.said, best=cell.best, estimates=cell.estimates)
-            for cell in row.cells
-        ),
-    )
+    rows = list[ScreenRow]()
+    for row in shown.rows:
+        cells = (ScreenCell(encoder=c.encoder, shown=c.said, best=c.best, estimates=c.estimates) for c in row.cells)
+        kind, names = row.kind, {"title": row.title, "under": row.under}
+        names |= {"heading": kind.group, "evaluation": kind.evaluation}
+        rows.append(ScreenRow(**names, confirmed=row.confirmed, cells=tuple(cells)))
+    return Screen(**plain, rows=tuple(rows))
 
 
 class Report(Record):

@@ -425,8 +425,14 @@ def _check_measured(
     estimates = [each for name, each in every if each.quantity == gate.quantity and gate.evaluation in (None, name)]
     if not estimates:
         return
-    if all(is_share(estimate.unit) for estimate in estimates):
-        _check_possible_bound(gate)
+    shares = all(is_share(estimate.unit) for estimate in estimates)
+    if shares and (not 0 <= gate.bound <= 1 or not (gate.holds(0.0) or gate.holds(1.0))):
+        # Every share answers the gate alike: such a bound is a mistake, most often a percentage.
+        percent = f"; for {gate.bound:g}% write {gate.bound / 100:g}" if 1 < gate.bound <= 100 else ""
+        raise HoldfastError(
+            f"gate {gate.text!r}: {gate.quantity} is a share between 0 and 1, so {gate.operator}{gate.bound:g} says "
+            f"nothing about it; give a bound in that range{percent}"
+        )
     keys = sorted({key for estimate in estimates for key in estimate.conditions})
     check_known(f"gate {gate.text!r}: setting of {gate.quantity}", gate.selectors, keys)
     if not any(map(gate.matches, estimates)):
@@ -442,16 +448,6 @@ def _not_measured_there(gate: Gate, estimates: Sequence[Estimate]) -> NotMeasure
     if gate.radius is not None and not any(fits(e.conditions, gate.radius, {}) for e in estimates):
         found, fix = at("ball"), "name one of these, or measure yours with --ball"
     return NotMeasured(f"gate {gate.text!r}: {gate.number}", "under these conditions", found, fix)
-
-
-def _check_possible_bound(gate: Gate) -> None:
-    """Raise if every share answers the gate alike: such a bound is a mistake, most often a percentage."""
-    if not 0 <= gate.bound <= 1 or not (gate.holds(0.0) or gate.holds(1.0)):
-        percent = f"; for {gate.bound:g}% write {gate.bound / 100:g}" if 1 < gate.bound <= 100 else ""
-        raise HoldfastError(
-            f"gate {gate.text!r}: {gate.quantity} is a share between 0 and 1, so {gate.operator}{gate.bound:g} says "
-            f"nothing about it; give a bound in that range{percent}"
-        )
 
 
 def _radius(conditions: Conditions) -> float:

@@ -90,12 +90,7 @@ PROTOCOLS: dict[str, tuple[str, Settings]] = {
     ),
     "zhong2022": (
         "contrastive and supervised encoders (Zhong et al. 2022): accuracy lost to corruptions, the space, Grad-CAM",
-        {
-            "corruption-test": {"probes": ["knn", "linear"]},
-            "geometry": {},
-            "alignment": {},
-            "grad-cam": {},
-        },
+        {"corruption-test": {"probes": ["knn", "linear"]}, "geometry": {}, "alignment": {}, "grad-cam": {}},
     ),
     "cheng2021": (
         "SPADE (Cheng et al. 2021): spectral scores, hops of the worst edges, CLEVER at worst, random and best images",
@@ -176,13 +171,8 @@ class Suite:
 
 
 SUITES = {
-    "quick": Suite(
-        "published and adaptive attacks on few images: minutes, wide intervals",
-        lambda sizes: sizes.quick,
-    ),
-    "standard": Suite(
-        "every evaluation with its own defaults: published and adaptive attacks on 1,000 images",
-    ),
+    "quick": Suite("published and adaptive attacks on few images: minutes, wide intervals", lambda sizes: sizes.quick),
+    "standard": Suite("every evaluation with its own defaults: published and adaptive attacks on 1,000 images"),
     "full": Suite(
         "more images, restarts, a score-only attack and scale-free divergences: the numbers to publish",
         lambda sizes: sizes.full,

@@ -99,7 +99,7 @@ class Inputs:
         """Return the images that ``encoder`` is measured on."""
         if not isinstance(encoder, Embeddings):
             return self.prepared(encoder.domain, encoder.geometry)
-        return self._once(encoder, lambda: self._rows(encoder))
+        return self._once(encoder, lambda: self._rows(encoder))  # all rows, or those of the images that are named
 
     def bank(self, encoder: Encoder) -> Images | None:
         """Return the reference set for ``encoder`` without its measured images, if there is one."""
@@ -107,7 +107,9 @@ class Inputs:
             return None
         if not isinstance(encoder, Embeddings):
             return self._prepared_bank(encoder.domain, encoder.geometry)
-        return self._once(("bank", encoder), lambda: self._bank_rows(encoder))
+        if self._own:
+            return self._once(("bank", encoder), lambda: self._read_bank(encoder.domain, None, self.images(encoder)))
+        return self._once(("bank", encoder), lambda: encoder.images(self._prepared_bank(*self._shown)))
 
     def prepared(self, domain: Domain, geometry: Preprocessing | None) -> Images:
         """Return the images as inputs of ``domain``, read from files by ``geometry``."""
@@ -137,7 +139,6 @@ class Inputs:
         return (PICTURES, None) if shown is None else (shown.domain, shown.geometry)
 
     def _rows(self, encoder: Embeddings) -> Images:
-        """Return the embeddings of all rows, or those of the images that are named."""
         if not self._own:
             return encoder.images(self.prepared(*self._shown))
         limit = self.request.limit
@@ -145,11 +146,6 @@ class Inputs:
         if limit is None:
             return images
         return images[Selection(encoder.domain, limit=limit, seed=self.request.seed).choose(images.ids)]
-
-    def _bank_rows(self, encoder: Embeddings) -> Images:
-        if self._own:
-            return self._read_bank(encoder.domain, None, self.images(encoder))
-        return encoder.images(self._prepared_bank(*self._shown))
 
     def _read_bank(self, domain: Domain, geometry: Preprocessing | None, images: Images) -> Images:
         assert self.bank_named is not None

@@ -190,22 +190,17 @@ def choose(
     """
     known = {name: values for name, values in radii.items() if values}
     for name in sorted(known, key=lambda name: (quantile(known[name], 0.5), name), reverse=True):
-        if balls := _informative(known[name], defaults):
-            shares = text.listed([f"{lost(known[name], ball.radius):.0%}" for ball in balls])
+        lost_at, balls, far = known[name], tuple(defaults), FAR * quantile(known[name], 0.5)
+        if not any(LEAST <= lost(lost_at, ball.radius) <= MOST and ball.radius <= far for ball in defaults):
+            aims = [quantile(lost_at, share) for share in AIMS[min(2, len(defaults))]]
+            balls = tuple(dict.fromkeys(Linf(readable(aim, lost_at)) for aim in aims if 0 < aim <= WIDEST.radius))
+        if balls:
+            shares = text.listed([f"{lost(lost_at, ball.radius):.0%}" for ball in balls])
             who = name if len(known) == 1 else f"{name}, the strongest,"
             spelled = text.listed([text.ball(str(ball)) for ball in balls])
-            sentence = f"{what} are measured at {spelled}, where {who} loses {shares} of {len(known[name])} images."
+            sentence = f"{what} are measured at {spelled}, where {who} loses {shares} of {len(lost_at)} images."
             return InformativeRadii(balls, sentence)
     return None
-
-
-def _informative(radii: Sequence[float], defaults: Sequence[Ball]) -> tuple[Ball, ...]:
-    """Return ``defaults`` if one of them tells something at these ``radii``, else readable ones that do."""
-    far = FAR * quantile(radii, 0.5)
-    if any(LEAST <= lost(radii, ball.radius) <= MOST and ball.radius <= far for ball in defaults):
-        return tuple(defaults)
-    aims = [quantile(radii, share) for share in AIMS[min(2, len(defaults))]]
-    return tuple(dict.fromkeys(Linf(readable(aim, radii)) for aim in aims if 0 < aim <= WIDEST.radius))
 
 
 def lost(radii: Sequence[float], radius: float) -> float:

@@ -38,7 +38,7 @@ from holdfast.core.options import (
     Seed,
     Size,
     TrustRemoteCode,
-    declared,
+    defaults,
 )
 from holdfast.core.records import Record
 from holdfast.core.settings import convert, fields_of, listed, seconds, types_of
@@ -50,7 +50,7 @@ BLIND = SquareAttack()
 """The attack of a request for a black box."""
 
 
-DEFAULTS = {name: option.default for name, (_, option) in declared(EvaluateOptions, "evaluate").items()}
+DEFAULTS = defaults(EvaluateOptions, "evaluate")
 
 
 def _several(value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import BudgetSpentError, HoldfastError, explained, warn
 from holdfast.core.files import sealed, unsealed
-from holdfast.core.options import RunOptions, declared
+from holdfast.core.options import RunOptions, defaults
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import budget_start, seconds
@@ -38,7 +38,7 @@ from holdfast.run.scheduler import WriteReport
 from holdfast.run.shards import CleanCodes
 from holdfast.run.table import beside, check_distinct_names, fill_table, unfit
 
-DEFAULTS = {name: option.default for name, (_, option) in declared(RunOptions, "evaluate").items()}
+DEFAULTS = defaults(RunOptions, "evaluate")
 MANY = 10
 """Cells of a new run that take so long that workers are started at once."""
 REQUEST = "request.json"

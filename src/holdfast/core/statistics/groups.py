@@ -126,11 +126,7 @@ def _around(values: Values, share: float, effective: float, confidence: float) -
 
 
 def linked_quantile_interval(
-    values: Values,
-    own: Int[np.ndarray, "n"],
-    nearest: Int[np.ndarray, "n"],
-    share: float,
-    confidence: float = 0.95,
+    values: Values, own: Int[np.ndarray, "n"], nearest: Int[np.ndarray, "n"], share: float, confidence: float = 0.95
 ) -> tuple[float, float]:
     """Interval of a quantile of radii that allows for images that are each other's nearest.
 
@@ -195,23 +191,14 @@ def with_groups(findings: Findings) -> Findings:
         return findings
     groups = numbered(np.array(findings.groups))
     series = {(part.quantity, tuple(sorted(part.conditions.items()))): part for part in findings.series}
-    estimates = [
-        _regrouped(
-            estimate,
-            series.get((estimate.series or _series_of(estimate), tuple(sorted(estimate.conditions.items())))),
-            groups,
-        )
-        for estimate in findings.estimates
-    ]
+    estimates = list[Estimate]()
+    for estimate in findings.estimates:
+        quantity, conditions = estimate.quantity, tuple(sorted(estimate.conditions.items()))
+        # One without a named series: quartiles are named after it.
+        cut = (quantity.removesuffix(f"_{suffix}") for suffix in QUARTILES if quantity.endswith(f"_{suffix}"))
+        named = estimate.series or next(cut, quantity)
+        estimates.append(_regrouped(estimate, series.get((named, conditions)), groups))
     return findings.model_copy(update={"estimates": tuple(estimates)})
-
-
-def _series_of(estimate: Estimate) -> str:
-    """Return the quantity of an estimate without a named series: quartiles are named after it."""
-    return next(
-        (name for suffix in QUARTILES if (name := estimate.quantity.removesuffix(f"_{suffix}")) != estimate.quantity),
-        estimate.quantity,
-    )
 
 
 def _regrouped(estimate: Estimate, series: Series | None, groups: Groups) -> Estimate:

@@ -67,7 +67,8 @@ def summarise(
     elif statistic == "share":
         value, low, high, method = _share(values, series.quantity)
     elif statistic == "median":
-        value, low, high, method = _median(values)
+        value, (low, high) = float(np.median(values)), median_interval(values)
+        method = f"range of all {n}, too few for 95%" if decides_nothing(n, 0.95) else "order statistics"
     else:
         value, low, high, method = _mean(values, limits)
     return Estimate(
@@ -157,12 +158,6 @@ def _share(values: Values, quantity: str) -> Summary:
         )
     successes, n = int(values.sum()), len(values)
     return successes / n, *share_interval(successes, n), "mid-P"
-
-
-def _median(values: Values) -> Summary:
-    n = len(values)
-    method = f"range of all {n}, too few for 95%" if decides_nothing(n, 0.95) else "order statistics"
-    return float(np.median(values)), *median_interval(values), method
 
 
 def is_share(unit: str) -> bool:

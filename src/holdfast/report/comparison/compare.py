@@ -195,11 +195,7 @@ def _series(result: Result, estimate: Estimate) -> Series | None:
 
 
 def _contest(
-    group: Group,
-    like: Estimate,
-    numbers: dict[str, _Number],
-    ranked: Sequence[str],
-    refusals: list[Refusal],
+    group: Group, like: Estimate, numbers: dict[str, _Number], ranked: Sequence[str], refusals: list[Refusal]
 ) -> Contest:
     """Return the contest of the encoders with ``numbers``; it has ranks only if all ``ranked`` encoders can be compared."""
     pairs = []

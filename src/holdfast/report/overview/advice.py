@@ -133,12 +133,7 @@ def _advised(table: Table, tallied: Tally) -> Advised:
 
 
 def _choice(
-    table: Table,
-    tallied: Tally,
-    advised: Advised,
-    alerts: Sequence[Alert],
-    bounded: bool,
-    screen: FirstScreen | None,
+    table: Table, tallied: Tally, advised: Advised, alerts: Sequence[Alert], bounded: bool, screen: FirstScreen | None
 ) -> Iterator[str]:
     if screen is None or not screen.rows:
         leaders, sentences = _by_tally(table, tallied, advised, bounded)
