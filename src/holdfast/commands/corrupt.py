@@ -69,7 +69,14 @@ def corrupt(
         raise HoldfastError(f"each transform is written once, got {names}; name others")
     with Run.open("corrupt", {**options, "out": out}, mark=None) as run:
         seed, store = run.settings.seed, run.store
-        loaded = _loaded(images, size, channels, options["limit"], seed, options["subset"])
+        named = reference_or_images(images)
+        shape = (channels, size, size) if isinstance(named, str) else tuple(named.pixels([0]).shape[1:])
+        if isinstance(named, str) and channels not in (1, 3):
+            raise HoldfastError(f"images have 1 or 3 channels, got {channels}")
+        if len(shape) != 3 or shape[0] not in (1, 3):
+            raise HoldfastError(f"PNG files hold images of shape (1 or 3, height, width), but these have shape {shape}")
+        chosen = select(named, Domain(shape), limit=options["limit"], seed=seed)
+        loaded = subset_of(chosen, options["subset"], seed, lambda reference: select(reference, Domain(shape)))
         file_names, count, size = file_names_of(loaded), len(loaded), run.settings.batch_size
         batches = [range(start, min(start + size, count)) for start in range(0, count, size)]
         for path, each in zip(paths, transforms, strict=True):
@@ -116,17 +123,6 @@ def _written(folder: Folder, run: Run, batches: Sequence[Sequence[int]], place: 
     )
     store.write_file(f"{folder.path}.json", manifest.model_dump_json(indent=1).encode())
     return manifest
-
-
-def _loaded(images: NamedImages, size: int, channels: int, limit: int | None, seed: int, subset: str | None) -> Images:
-    named = reference_or_images(images)
-    shape = (channels, size, size) if isinstance(named, str) else tuple(named.pixels([0]).shape[1:])
-    if isinstance(named, str) and channels not in (1, 3):
-        raise HoldfastError(f"images have 1 or 3 channels, got {channels}")
-    if len(shape) != 3 or shape[0] not in (1, 3):
-        raise HoldfastError(f"PNG files hold images of shape (1 or 3, height, width), but these have shape {shape}")
-    chosen = select(named, Domain(shape), limit=limit, seed=seed)
-    return subset_of(chosen, subset, seed, lambda reference: select(reference, Domain(shape)))
 
 
 def _contents(transform: Transform, seed: int, images: Images) -> dict[str, Any]:

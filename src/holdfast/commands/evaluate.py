@@ -89,7 +89,11 @@ def evaluate(
         HoldfastError: something that was named does not exist or does not fit.
     """
     check_cluster("evaluate", options["cluster"], options["out"])
-    _check_tables(settings)
+    tables = settings.items() if isinstance(settings, Mapping) else ()
+    for name, values in (("settings", {} if settings is None else settings), *tables):
+        if not isinstance(values, Mapping):
+            form = '{"breakaway": {"samples": 500}}'
+            raise HoldfastError(f"settings have the form {form}, got {values!r} for {name}")
     trackers = names_of(log, "log")
     for tracker in trackers:
         tracker_of(tracker)  # a missing one is said before the work begins
@@ -197,16 +201,6 @@ class FolderReport(AbstractContextManager["FolderReport"]):
         stopped = kind is KeyboardInterrupt and self.folder is not None and Store(self.folder).results()
         if kind is None or self.page or stopped:
             self.write()
-
-
-def _check_tables(settings: object) -> None:
-    """Raise unless ``settings`` are tables of settings by the name of their evaluation."""
-    tables = settings.items() if isinstance(settings, Mapping) else ()
-    for name, values in (("settings", {} if settings is None else settings), *tables):
-        if not isinstance(values, Mapping):
-            raise HoldfastError(
-                f'settings have the form {{"breakaway": {{"samples": 500}}}}, got {values!r} for {name}'
-            )
 
 
 # Several data sets: a run for each in a folder of its own, and one report of their mean and ranks.

@@ -164,18 +164,15 @@ def numbers(results: Sequence[Result]) -> dict[str, float]:
     named = dict[str, float]()
     for encoder, result in labelled(with_relative_errors(results)):
         for estimate in result.estimates:
-            name = taken = _name(encoder, result.evaluation, estimate)
+            quantity = ".".join((estimate.quantity, *(f"{key}.{value}" for key, value in estimate.conditions.items())))
+            parts = (encoder, result.evaluation, quantity)
+            name = taken = "/".join(re.sub(r"[^\w.-]", "_", part) for part in parts)
             place = 2
             while name in named:
                 name, place = f"{taken}_{place}", place + 1
             values = {name: estimate.value, f"{name}.low": estimate.low, f"{name}.high": estimate.high}
             named |= {key: value for key, value in values.items() if isfinite(value)}
     return named
-
-
-def _name(encoder: str, evaluation: str, estimate: Estimate) -> str:
-    quantity = ".".join((estimate.quantity, *(f"{key}.{value}" for key, value in estimate.conditions.items())))
-    return "/".join(re.sub(r"[^\w.-]", "_", part) for part in (encoder, evaluation, quantity))
 
 
 PROJECT = "holdfast"

@@ -95,21 +95,17 @@ class Cells:
         except Exception as error:
             log.debug("%s failed", encoder.name, exc_info=True)
             for evaluation in evaluations:
-                self._give_up(encoder, images, evaluation, error)
-
-    def _give_up(self, encoder: Encoder, images: str, evaluation: Evaluation, error: Exception) -> None:
-        """Record why there is no new result; a run that ends early keeps the partial one."""
-        if (encoder.name, evaluation) in self.work.forecast.waiting:
-            for what in components(evaluation):
-                self.work.forecast.drop((encoder.name, what))
-        known = self.partial.get((encoder.name, evaluation))
-        if known is not None and isinstance(error, BudgetSpentError):
-            self.results.append(known)  # it got no further than before
-            return
-        failure = failure_of(evaluation.name, encoder.name, images, error, self.run, datetime.now(UTC))
-        if is_main(self.work.engine):
-            self.work.store.fail(failure)
-        self.failures.append(failure)
+                if (encoder.name, evaluation) in self.work.forecast.waiting:
+                    for what in components(evaluation):
+                        self.work.forecast.drop((encoder.name, what))
+                known = self.partial.get((encoder.name, evaluation))
+                if known is not None and isinstance(error, BudgetSpentError):
+                    self.results.append(known)  # it got no further than before
+                    continue
+                failure = failure_of(evaluation.name, encoder.name, images, error, self.run, datetime.now(UTC))
+                if is_main(self.work.engine):
+                    self.work.store.fail(failure)
+                self.failures.append(failure)
 
 
 HASTE = 2.0

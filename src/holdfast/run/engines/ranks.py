@@ -106,10 +106,7 @@ class Ranks:
             for name in list(waiting):
                 if not patient():
                     return
-                since, *_ = self._watched.get(
-                    self.folder / name, (monotonic(),)
-                )  # when another rank was seen to hold it
-                late = idle and longest > 0 and monotonic() - since > max(SOONEST, LATE * longest)
+                late = idle and longest > 0 and self._held(name) > max(SOONEST, LATE * longest)
                 if (lease := self._claim(f"{name}{AGAIN}" if late else name)) is not None:
                     with _renewed(lease):
                         shard, began = waiting.pop(name), monotonic()
