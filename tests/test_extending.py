@@ -23,8 +23,7 @@ from holdfast.core.divergences import L2Distance
 from holdfast.core.objective import AttackContext
 from holdfast.core.records import Claim, Curve, Findings, Result
 from holdfast.core.run_settings import Observed, RunSettings
-from holdfast.core.statistics import summarise
-from holdfast.core.statistics.summaries import series_of
+from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.encoders.architectures.base import Architecture
 from holdfast.measure.evaluation import Evaluation, answerable, settings
 from holdfast.measure.observation import Observation

@@ -15,7 +15,7 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Findings, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.statistics import summarise
+from holdfast.core.statistics.summaries import summarise
 from holdfast.measure.evaluation import Evaluation
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Population

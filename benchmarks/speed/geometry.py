@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import arguments, ratio
-from holdfast.core.points import Points, points
 from holdfast.core.points.neighbours import nearest_neighbours
+from holdfast.core.points.points import Points, points
 from holdfast.geometry.spectrum import gram_of, rankme
 from holdfast.geometry.sphere import potentials
 

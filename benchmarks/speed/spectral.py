@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from benchmarks import published
-from holdfast.core.points import points
 from holdfast.core.points.neighbours import ROWS, nearest_neighbours
+from holdfast.core.points.points import points
 from holdfast.spectral.eigen import spectrum
 from holdfast.spectral.graph_pair import KNN, GraphPair, checked, draw
 from holdfast.spectral.resistance import hops, one_thread, resistances

@@ -29,9 +29,8 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Estimate, Findings, Result, Series
 from holdfast.core.run_settings import RunSettings
-from holdfast.core.statistics import summarise
 from holdfast.core.statistics.differences import paired
-from holdfast.core.statistics.summaries import Better
+from holdfast.core.statistics.summaries import Better, summarise
 from holdfast.report.comparison.compare import compare
 from holdfast.spectral.analysis import TOP, riemannian, scored
 from holdfast.spectral.eigen import SCORES, spectrum

@@ -20,10 +20,9 @@ from jaxtyping import Float
 
 from holdfast.attacks.evaluations.breakaway import of_clusters
 from holdfast.core.records import Claim, Estimate, Series
-from holdfast.core.statistics import summarise
 from holdfast.core.statistics.differences import paired, unpaired
 from holdfast.core.statistics.quantiles import radius_estimates
-from holdfast.core.statistics.summaries import ratio_of_means
+from holdfast.core.statistics.summaries import ratio_of_means, summarise
 from holdfast.core.statistics.tails import tails
 
 SIZES = (50, 100, 300)

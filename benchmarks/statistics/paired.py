@@ -30,11 +30,11 @@ from holdfast.attacks.gradient import GradientAttack
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import L2Distance
 from holdfast.core.records import Claim, Series
-from holdfast.core.statistics import limits_of, over_references, summarise
 from holdfast.core.statistics.differences import Difference, paired, unpaired
 from holdfast.core.statistics.groups import group_mean_interval, numbered
 from holdfast.core.statistics.intervals import bounded_interval
 from holdfast.core.statistics.quantiles import quantile_influence
+from holdfast.core.statistics.summaries import limits_of, over_references, summarise
 from holdfast.report.comparison.compare import LEVEL, p_value
 
 Rng = np.random.Generator

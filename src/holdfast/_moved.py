@@ -85,7 +85,6 @@ commands.recheck: commands.certify.recheck
 commands.runs: commands.inventory commands.stored_runs
 commands.train: commands.train.folder commands.train.inputs commands.train_folder
 core.checks: core.arguments
-core.clock: core.stopwatch
 core.discovery: core.old_names
 core.fingerprint: core.fingerprint.named_code
 core.objective: objectives.base
@@ -93,6 +92,7 @@ core.optimised: core.arrangement core.operations
 core.pictures: report.figures.sheet
 core.points.points: core.points.enclosing_balls
 core.run_settings: core.whole_float32
+core.settings: core.stopwatch
 core.statistics.groups: core.statistics.clusters core.statistics.unseen
 core.statistics.intervals: core.statistics.weibull
 core.statistics.quantiles: core.statistics.quantile_influence core.statistics.radii
@@ -154,7 +154,7 @@ report.comparison.comparable: report.comparison.protocol report.comparison.relat
 report.comparison.compare: report.comparison.jointly
 report.comparison.tables: report.comparison.differences
 report.contents: report.heading report.run_state report.select
-report.elsewhere: report.hub report.tracked
+report.elsewhere: commands.log report.hub report.tracked
 report.figures.plots: report.figures.charts
 report.figures.svg: report.figures.axis
 report.overview.alerts: report.overview.saturation
@@ -170,7 +170,6 @@ run.engines.processes: execution.engines.automatic execution.engines.processes
 run.engines.ranks: execution.engines.ranks
 run.engines.ray: execution.engines.ray
 run.engines.requested: execution.engines.requested
-run.folder: commands.output_folder
 run.forecast: execution.computing.cost execution.computing.deadline
 run.health_checks: execution.examination.inputs execution.examination.questions
 run.inputs: execution.request.loading
@@ -178,7 +177,7 @@ run.plan: execution.computing.tuning execution.request.plan run.tuning
 run.progress: execution.computing.progress
 run.radii: execution.request.informative_radii
 run.request: execution.request
-run.run: execution.session
+run.run: commands.output_folder execution.session
 run.scheduler: execution.table.interim execution.table.rounds execution.table.steps
 run.shards: execution.computing.shards execution.computing.turns
 run.table: execution.table execution.table.duration execution.table.preparation

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import holdfast as hf
-from holdfast.core.points import points
+from holdfast.core.points.points import points
 from holdfast.probes.neighbours import Knn
 from holdfast.spectral.analysis import riemannian
 from holdfast.spectral.eigen import spectrum

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.cli.app import run
 from holdfast.core.records import Findings
-from holdfast.core.statistics import summarise
+from holdfast.core.statistics.summaries import summarise
 from holdfast.report.comparison.compare import compare
 from holdfast.report.files import Report
 from tests.cli.stored import breakaway, failure, renamed, run_of

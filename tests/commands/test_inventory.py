@@ -6,7 +6,7 @@ from time import monotonic, sleep
 
 import pytest
 
-from holdfast.commands.clean import removable, remove
+from holdfast.commands.clean import clean
 from holdfast.commands.runs import inventory, runs
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import RunSettings
@@ -26,7 +26,7 @@ def fill(folder: Path, *evaluations: tiny.Mean, seed: int = 0, name: str = "tiny
 
 
 def removed(folder: Path) -> dict[str, int]:
-    return {one.kind: len(one.files) for one in removable(folder)}
+    return {one.kind: len(one.files) for one in clean(folder)}
 
 
 def test_a_finished_run_and_its_bytes(tmp_path):
@@ -51,7 +51,7 @@ def test_a_run_of_an_earlier_version_names_encoders_without_a_trace(tmp_path):
     Store(tmp_path).request(Request(encoders=("timm:resnet50",), images="photos").model_dump_json())
     assert [cell.encoder for cell in inventory(tmp_path).not_measured] == ["timm:resnet50"]
     with refused(HoldfastError, "cells", "holdfast evaluate"):
-        removable(tmp_path)
+        clean(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["results", "cells", "fits", "shards", "arrays"])
@@ -78,7 +78,7 @@ def test_what_finished_cells_were_made_from_is_removed(tmp_path):
     store = fill(tmp_path, tiny.Mean())
     results = store.results()
     assert removed(tmp_path) == {"shards": 3, "arrays": 1}
-    remove(removable(tmp_path))
+    clean(tmp_path, yes=True)
     assert removed(tmp_path) == {}
     assert Store(tmp_path).results() == results
     assert not list((tmp_path / "shards").iterdir())
@@ -90,7 +90,7 @@ def test_what_unfinished_cells_are_made_from_stays(tmp_path):
     fill(tmp_path, tiny.Mean(broken=True, pause=0.001), name="failed")
     (seen,) = {path.parent.name for path in tmp_path.glob("shards/seen-*/*")} - kept
     assert removed(tmp_path) == {"shards": 2, "failures": 1}, "the codes are of the same weights, and needed"
-    remove(removable(tmp_path))
+    clean(tmp_path, yes=True)
     assert seen in {path.parent.name for path in tmp_path.glob("shards/*/*")}
 
 
@@ -98,26 +98,26 @@ def test_what_an_outdated_cell_was_made_from_is_removed(tmp_path):
     fill(tmp_path, tiny.Mean(broken=True))
     before = {path.parent.name for path in tmp_path.glob("shards/*/*")}
     fill(tmp_path, tiny.Mean(broken=True), seed=1)
-    remove(removable(tmp_path))
+    clean(tmp_path, yes=True)
     assert before.isdisjoint(path.parent.name for path in tmp_path.glob("shards/*/*"))
     assert removed(tmp_path) == {}
 
 
 def test_partial_files_are_removed_once_nobody_can_be_writing_them(tmp_path):
     fill(tmp_path, tiny.Mean())
-    remove(removable(tmp_path))
+    clean(tmp_path, yes=True)
     fresh, old, earlier = (tmp_path / name for name in (".x.json.12-0a1b2c3d", ".y.json.12-0a1b2c3d", ".77.npy"))
     for path in (fresh, old, earlier, tmp_path / ".gitignore"):
         path.write_bytes(b"half")
         os.utime(path, (0, 0))
     fresh.write_bytes(b"half")
-    assert [one.files for one in removable(tmp_path)] == [(str(earlier), str(old))]
+    assert [one.files for one in clean(tmp_path)] == [(str(earlier), str(old))]
     assert inventory(tmp_path).bytes["partial"] == 12
 
 
 def test_leases_of_the_dead_are_removed_and_those_of_the_living_stay(tmp_path, monkeypatch):
     fill(tmp_path, tiny.Mean())
-    remove(removable(tmp_path))
+    clean(tmp_path, yes=True)
     dead, held = (tmp_path / "leases" / name for name in ("mean-0a1b-2c3d", "mean-0a1b-4e5f"))
     held.parent.mkdir()
     for path in (dead, held):
@@ -130,5 +130,5 @@ def test_leases_of_the_dead_are_removed_and_those_of_the_living_stay(tmp_path, m
             sleep(0.01)
         assert inventory(tmp_path).bytes["leases"] == 2 * held.stat().st_size
         assert removed(tmp_path) == {"leases": 1}
-        remove(removable(tmp_path))
+        clean(tmp_path, yes=True)
         assert [*held.parent.iterdir()] == [held]

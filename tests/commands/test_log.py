@@ -15,9 +15,8 @@ from xml.etree import ElementTree
 import pytest
 
 import holdfast as hf
-from holdfast.commands.log import ARTEFACTS, TRACKERS
 from holdfast.core.errors import HoldfastError, UnknownName
-from holdfast.report.elsewhere import numbers
+from holdfast.report.elsewhere import ARTEFACTS, TRACKERS, numbers
 from tests import facts
 
 

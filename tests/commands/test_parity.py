@@ -20,7 +20,7 @@ import holdfast as hf
 from holdfast.cli.app import run
 from holdfast.commands import parity_sides as sides
 from holdfast.commands.evaluate import MissingResultsWarning
-from holdfast.commands.parity import Conclusion, _made_from
+from holdfast.commands.parity import _made_from
 from holdfast.commands.parity_trials import AS_IT_IS, EFFICIENTNET, REVERSAL, of_pixels, variants
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
@@ -523,10 +523,7 @@ def test_the_bank_of_a_candidate_is_matched_by_id() -> None:
         return sides.Coded(side, population, list(range(6)), population.codes, None, bank[order], names)
 
     first, second = with_bank([0, 1, 2, 3]), with_bank([4, 2, 0, 3])
-    conclusion = Conclusion.__new__(Conclusion)
-    object.__setattr__(conclusion, "reference", first)
-    gallery = conclusion.gallery(second)
-    assert gallery is not None
+    gallery = sides.pair_of(first, second, "cosine").gallery
     assert gallery.reference.tolist() == gallery.candidate.tolist() == bank[[0, 2, 3]].tolist()
 
 

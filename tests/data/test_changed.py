@@ -24,7 +24,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Findings, Series
 from holdfast.core.run_settings import Observed, RunSettings
-from holdfast.core.statistics import summarise
+from holdfast.core.statistics.summaries import summarise
 from holdfast.data import load
 from holdfast.measure.evaluation import Evaluation
 from holdfast.measure.observation import Observation

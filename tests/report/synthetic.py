@@ -24,7 +24,7 @@ from holdfast.core.records import (
     Series,
     Verdict,
 )
-from holdfast.core.statistics import summarise
+from holdfast.core.statistics.summaries import summarise
 from holdfast.run.catalog import evaluations
 
 KNOWN = evaluations()

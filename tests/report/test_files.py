@@ -19,7 +19,6 @@ from holdfast.report.comparison.comparable import groups
 from holdfast.report.comparison.compare import compare
 from holdfast.report.comparison.tables import summary
 from holdfast.report.files import Report
-from holdfast.report.overview.tally import sentences
 from holdfast.report.printed import latex, markdown
 from holdfast.report.text import number
 from tests.facts import says
@@ -149,7 +148,7 @@ def test_the_same_counts_stand_in_every_output(tmp_path):
     results = [*(make(name) for make in (breakaway, displacement) for name in ("one", "two")), displacement("three")]
     written = write(results, [], tmp_path)
     counts = Report.model_validate_json(written["report.json"].read_text(encoding="utf-8")).tallies
-    said = sentences(counts[0])
+    said = [gap.sentence for gap in counts[0].gaps]
     assert (counts[0].meetings[0].tied, counts[0].conditions) == (8, 8)
     (missing,) = said  # who is better stands in the rows alone: a second count would say another thing
     assert says(missing, "three", 16)

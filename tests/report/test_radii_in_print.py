@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.cli.terminal import show_result
 from holdfast.core.records import Claim, Findings, Result
-from holdfast.core.statistics import summarise
 from holdfast.core.statistics.quantiles import radius_findings
+from holdfast.core.statistics.summaries import summarise
 from holdfast.measure.observation import radius_curve
 from holdfast.report.contents import Contents
 from holdfast.report.figures.plots import plates

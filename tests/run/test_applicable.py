@@ -16,7 +16,7 @@ from holdfast.corruptions.evaluations.common_perturbations import CommonPerturba
 from holdfast.corruptions.evaluations.corruption_error import CorruptionError
 from holdfast.geometry.evaluations.alignment import Alignment
 from holdfast.measure.evaluation import Evaluation, inapplicable, without
-from holdfast.report.comparison.comparable import relative_to
+from holdfast.report.comparison.comparable import with_relative_errors
 from holdfast.run.catalog import evaluations
 from holdfast.run.plan import drop_inapplicable
 from holdfast.run.request import Request, planned
@@ -144,7 +144,8 @@ def test_mean_corruption_errors_say_which_corruptions_they_lack() -> None:
     result = evaluation(small, images, bank=bank)
     (mean,) = (each for each in result.findings.estimates if each.quantity == "mean_corruption_error")
     assert mean.conditions["without"] == "jpeg-compression-c"
-    relative = relative_to(result, result)
-    assert [each.conditions.get("without") for each in relative if each.conditions["corruption"] == "all"] == [
-        "jpeg-compression-c"
-    ]
+    other = result.model_copy(
+        update={"encoder": result.encoder.model_copy(update={"name": "other", "fingerprint": "0"})}
+    )
+    relative = with_relative_errors([result, other])[0].estimate("relative_mean_corruption_error")
+    assert relative.conditions["without"] == "jpeg-compression-c"

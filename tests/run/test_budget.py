@@ -13,7 +13,7 @@ from typing import Any, final
 import pytest
 
 from holdfast.attacks.gradient import GradientAttack
-from holdfast.commands.clean import removable
+from holdfast.commands.clean import clean
 from holdfast.commands.runs import inventory
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Findings, Picture, Question, Result
@@ -242,9 +242,9 @@ def test_what_a_partial_result_is_made_from_is_still_needed(tmp_path: Path, cloc
     Store(tmp_path).request("{}")
     fill(tmp_path, [mean(1.0)], budget=8.0, names="a")
     assert [cell.encoder for cell in inventory(tmp_path).partial] == ["a"]
-    assert removable(tmp_path) == []
+    assert clean(tmp_path) == ()
     fill(tmp_path, [mean(1.0)], budget=None, names="a")
-    assert {one.kind for one in removable(tmp_path)} >= {"shards"}
+    assert {one.kind for one in clean(tmp_path)} >= {"shards"}
 
 
 def test_what_needs_no_samples_is_concluded_without_them(

@@ -15,7 +15,7 @@ from holdfast.core.records import Failure
 from holdfast.core.run_settings import RunSettings
 from holdfast.measure.packs import ShardFolder
 from holdfast.measure.store import Store
-from holdfast.run.folder import claim
+from holdfast.run.run import claim
 from tests import tiny
 from tests.facts import refused, says
 from tests.filled import fill_table

@@ -10,8 +10,8 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial.distance import cdist
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.points import points
 from holdfast.core.points.neighbours import nearest_neighbours
+from holdfast.core.points.points import points
 from holdfast.spectral.analysis import spade
 from holdfast.spectral.graph import Graph, bridged, crossing, split, union
 from holdfast.spectral.graph_pair import CKNN, KNN, PCA, GraphConstruction, Sparsified, sparsified

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.points import neighbours as exact
-from holdfast.core.points import points
 from holdfast.core.points.neighbours import nearest_neighbours
+from holdfast.core.points.points import points
 from holdfast.spectral import graph as approximate
 
 

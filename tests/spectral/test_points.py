@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.points import distinct, points
+from holdfast.core.points.points import distinct, points
 from holdfast.spectral.analysis import spade
 from holdfast.spectral.graph_pair import CKNN, PCA, _enough
 from tests.spectral.graphs import folded

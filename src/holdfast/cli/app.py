@@ -29,9 +29,9 @@ from typer.main import get_command
 from holdfast import cli
 from holdfast.cli.cluster import JobsRequestedError, submit
 from holdfast.cli.terminal import UNREAD, Command, Group, UnreadError, drop, limited, may_warn, prepare
-from holdfast.core.clock import LOADED, running_since
 from holdfast.core.discovery import loaded
 from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning, out_of_memory
+from holdfast.core.settings import LOADED, running_since
 from holdfast.run.engines.ranks import process_rank
 
 INTERRUPTED = 130
@@ -164,7 +164,6 @@ def _stopping(stopped_by: list[int]) -> Iterator[None]:
 
 
 def _run_command(arguments: list[str]) -> Any:
-    """Run the command that ``arguments`` name, here or as jobs elsewhere."""
     try:
         words = [part for part in arguments if part != "--debug"]
         status = application()(words or ["--help"], "holdfast", standalone_mode=False)

@@ -40,13 +40,13 @@ def command(
     from holdfast.commands.attack import attack as run  # loaded here, because it needs torch
 
     adversarial = run(**{**given, "cluster": cluster_of(options["cluster"], options["workers"], out)})
-    return 0 if adversarial.record is None else _print(adversarial.record, out)  # None: another rank writes it
-
-
-def _print(record: AttackRecord, out: Path) -> int:
-    """Print what came of the attack and return the exit status."""
+    if (record := adversarial.record) is None:  # another rank writes it
+        return 0
     how = "{objective} by {attack} in {ball}".format_map(record.settings)
-    print(f"{how}: {_summary(record)}")
+    moved, cosine = (median(getattr(image, name) for image in record.moved) for name in ("l2", "cosine"))
+    apart = record.clean_distance
+    beside = f" ({moved / apart:.0%} of the distance of two clean embeddings)" if apart > 0 else ""
+    print(f"{how}: embeddings moved by {moved:.3g} in l2{beside} and {cosine:.3g} in cosine, at the median")
     print(f"Attacked images: {out / ('sheet.png' if record.moved[0].png else 'attack.safetensors')}")
     if rounding := _rounding(record):
         print(f"{rounding}; {out / 'attack.safetensors'} holds the exact pixels", file=sys.stderr)
@@ -65,10 +65,3 @@ def _rounding(record: AttackRecord) -> str:
         *([f"{undone} {of} are the clean image again"] if undone else []),
     ]
     return f"rounded to 8 bits, {' and '.join(parts)}" if parts else ""
-
-
-def _summary(record: AttackRecord) -> str:
-    moved, cosine = (median(getattr(image, name) for image in record.moved) for name in ("l2", "cosine"))
-    apart = record.clean_distance
-    beside = f" ({moved / apart:.0%} of the distance of two clean embeddings)" if apart > 0 else ""
-    return f"embeddings moved by {moved:.3g} in l2{beside} and {cosine:.3g} in cosine, at the median"

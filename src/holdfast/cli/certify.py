@@ -95,7 +95,6 @@ def _spelled(name: str) -> str:
 
 
 def _verify(instances: Path, **settings: Any) -> int:
-    """Print the answer to each query of a benchmark as it comes, and how many there are of each."""
     from holdfast.bounds.verify import answers
 
     counts = {"unsat": 0, "sat": 0, "unknown": 0}
@@ -128,7 +127,6 @@ def _recheck(folder: Path, encoder: str | None, images: str | None, **options: A
 
 
 def _print(record: CertificateRecord) -> None:
-    """Print each image's status, how many there are of each, and how sure that is."""
     for certificate in record.certificates:
         where = (
             f" ({certificate.witness})"

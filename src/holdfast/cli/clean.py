@@ -11,10 +11,7 @@ from holdfast.cli.flags import switch
 from holdfast.core.options import ADVANCED
 
 
-def command(
-    folder: flags.StoredRun,
-    yes: bool = switch("--yes", "Delete without asking.", ADVANCED),
-) -> int:
+def command(folder: flags.StoredRun, yes: bool = switch("--yes", "Delete without asking.", ADVANCED)) -> int:
     """Delete intermediate files of a run; results stay.
 
     Intermediate files are shards of finished results, failures, abandoned partial files and leases.

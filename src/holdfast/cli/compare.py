@@ -89,10 +89,9 @@ def _print(form: str, comparison: ComparedRuns, full: bool) -> None:
 
 
 def _tables(tables: Sequence[Table], absent: int) -> None:
-    """Print ``tables``; ``absent`` counts encoders that were asked for and have no result."""
     from holdfast.cli.terminal import console, show
     from holdfast.report.comparison.tables import pairs, pairs_in_table, table_of_differences
-    from holdfast.report.overview.tally import sentences, tally
+    from holdfast.report.overview.tally import tally
 
     out = console()
     for table in tables:
@@ -100,7 +99,7 @@ def _tables(tables: Sequence[Table], absent: int) -> None:
         of = f" of {count + absent}" if absent else ""
         out.print(f"{table.title}, {count}{of} encoders" if count + absent > 1 else table.title)
         show(_grid(table, table.encoders, pairs_in_table(table)))
-        for sentence in (*sentences(tally(table)), *table.notes):
+        for sentence in (*(gap.sentence for gap in tally(table).gaps), *table.notes):
             out.print(sentence)
         out.print()
         rest, shown = table_of_differences(table), pairs(table)
@@ -126,13 +125,12 @@ def _grid(table: Table, encoders: Sequence[str], pairs: Sequence[tuple[str, str]
         title = f"{section.title} {ARROWS[section.like.better]}".rstrip()
         grid.add_row(Text(f"{title} ({section.like.claim})", style="bold"), *[""] * len(heads))
         for row in section.rows:
-            under = " · ".join(filter(None, (row.first, row.rest))) or "all images"
             cells = [_cell(cell, name, row.contest) for name, cell in zip(encoders, row.cells, strict=False)]
             grid.add_row(
                 *map(
                     Text,
                     [
-                        f"  {under}",
+                        f"  {row.where or 'all images'}",
                         *cells,
                         *(f"{difference_text(row, names)} {outcome(pair_of(row, names))}".strip() for names in pairs),
                     ],

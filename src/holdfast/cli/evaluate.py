@@ -21,7 +21,6 @@ from holdfast.run.engines.ranks import RANKS, process_rank
 
 if TYPE_CHECKING:
     from holdfast.commands.evaluated_run import EvaluatedRun
-    from holdfast.report.contents import Contents
 
 STOPPED = flags.CONTINUES
 
@@ -92,6 +91,7 @@ def _evaluate(chosen: dict[str, Any], config: Path | None) -> int:
     # Loaded here, because these need torch.
     from holdfast.commands.evaluate import MissingResultsWarning, evaluate
     from holdfast.commands.runs import data_sets
+    from holdfast.measure.store import Store
     from holdfast.run.request import keywords
 
     merged = keywords(chosen, config)
@@ -107,26 +107,19 @@ def _evaluate(chosen: dict[str, Any], config: Path | None) -> int:
         except KeyboardInterrupt:
             if not follows:
                 for folder in data_sets(Path(merged["out"])):
-                    _print_so_far(folder)
+                    results = Store(folder).results()
+                    if (folder / "report.html").exists() and results:
+                        partial = sum(result.planned is not None for result in results)
+                        print(f"{folder} holds {len(results)} results, {partial} of them partial", file=sys.stderr)
+                        print(f"Report: {folder / 'report.html'}")
             raise
     return 0 if follows else _print(run, merged.get("suite", "quick"))
 
 
-def _print_so_far(folder: Path) -> None:
-    """Print how many results a stopped run has, and the path of its report."""
-    from holdfast.measure.store import Store
-
-    results = Store(folder).results()
-    if (folder / "report.html").exists() and results:
-        partial = sum(result.planned is not None for result in results)
-        print(f"{folder} holds {len(results)} results, {partial} of them partial", file=sys.stderr)
-        print(f"Report: {folder / 'report.html'}")
-
-
 def _print(run: EvaluatedRun, suite: str) -> int:
-    """Write the report, print its first screen, a paper's table and what is missing, and return the exit status."""
     from holdfast.report.comparison.comparable import groups, with_relative_errors
     from holdfast.report.contents import Contents
+    from holdfast.report.overview.advice import gate_command
     from holdfast.report.overview.alerts import SPENT, alerts, by_budget, counted_states, missing_sentences
     from holdfast.report.overview.first_screen import lines
     from holdfast.report.papers import paper_table
@@ -159,18 +152,13 @@ def _print(run: EvaluatedRun, suite: str) -> int:
         print(f"\n{table}")
     if contents.first_screens and notes:
         print(f"Notes: {counted(len(notes), 'note')}, in the report")
-    if screens and (command := _next(contents, page.parent)):
-        print(command)
+    folders = [str(page.parent)]
+    if screens:
+        name, command = gate_command(contents.tables[0], contents.groups, contents.failures, folders, contents.screen)
+        if command:
+            print(f"Next, to notice when {name} gets worse: {command}")
     print(f"Report: {page}")
     return 1 if run.failures or run.partial else 0
-
-
-def _next(contents: Contents, folder: Path) -> str:
-    """Return what to do next: the command that notices if the advised encoder gets worse."""
-    from holdfast.report.overview.advice import gate_command
-
-    name, command = gate_command(contents.tables[0], contents.groups, contents.failures, [str(folder)], contents.screen)
-    return f"Next, to notice when {name} gets worse: {command}" if command else ""
 
 
 def _folder(images: str | Sequence[str] | None, suite: str) -> str:
@@ -180,7 +168,7 @@ def _folder(images: str | Sequence[str] | None, suite: str) -> str:
         >>> _folder("/data/my photos/?labels=folders", "quick"), _folder(["builtin:digits", "photos/"], "full")
         ('runs/my_photos-quick', 'runs/digits+photos-full')
     """
-    from holdfast.commands.data_sets import folder_names
+    from holdfast.commands.evaluate import folder_names
     from holdfast.run.inputs import TOUR
 
     return str(Path("runs") / f"{'+'.join(folder_names(listed(images or TOUR)))}-{suite}")

@@ -66,8 +66,7 @@ Channels = Annotated[T, flag(..., "Read N channels: 3, or 1 for grey images.", I
 Eps = Annotated[str | None, flag(..., "Bound perturbations by R in linf, as in 8/255.", MEASURED, "R")]
 Ball = Annotated[str | None, flag(..., "Bound perturbations in another norm, as in l2:0.5.", MEASURED, "NORM:R")]
 BlackBox = Annotated[
-    T,
-    switch("--black-box", "Attack without gradients (for quantised models).", MEASURED, default=...),
+    T, switch("--black-box", "Attack without gradients (for quantised models).", MEASURED, default=...)
 ]
 
 # Training.
@@ -94,7 +93,6 @@ Where = Annotated[
 
 
 def _workers(text: str) -> int | str:
-    """Return a number of processes, or ``auto``."""
     if text == "auto":
         return text
     if text.isdigit() and int(text) >= 1:
@@ -102,10 +100,7 @@ def _workers(text: str) -> int | str:
     raise typer.BadParameter(f"--workers: expected a number of processes, at least 1, or auto; got {text!r}")
 
 
-SHELL: dict[str, dict[str, Any]] = {
-    "budget": {"parser": seconds},
-    "workers": {"parser": _workers},
-}
+SHELL: dict[str, dict[str, Any]] = {"budget": {"parser": seconds}, "workers": {"parser": _workers}}
 READ: dict[str, Any] = {"out": Path | None, "workers": Any}
 """Parsers and types of options that typer does not know."""
 
@@ -149,7 +144,6 @@ def options(kind: type, verb: str, optional: bool = False) -> Callable[[Callable
 
 
 def _flag(name: str, of: Any, option: Option, optional: bool) -> dict[str, Any]:
-    """Return default and annotation of the flag of an option."""
     spelled = [f"--{name.replace('_', '-')}"] if of is bool else []  # no --no-...
     how = _info(option, *spelled)
     vars(how).update(SHELL.get(name, {}))

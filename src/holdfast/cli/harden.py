@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +16,6 @@ from holdfast.core.options import MEASURED, OUTPUT, HardenOptions
 from holdfast.core.settings import pairs
 
 if TYPE_CHECKING:
-    from holdfast.commands.evaluated_run import EvaluatedRun
     from holdfast.commands.harden import Hardened
 
 STOPPED = flags.CONTINUES
@@ -68,13 +65,19 @@ def command(
         )
     # This warning is for Python; the command prints the same facts below.
     warnings.filterwarnings("ignore", r"\d+ of \d+ cells ", HoldfastWarning)
-    with _stopped_while_measuring(out):
+    try:
         hardened = harden(**given)
+    except KeyboardInterrupt:
+        from holdfast.encoders.trained import CARD  # loaded here, because it needs torch
+
+        if (out / CARD).exists():
+            print(f"trained:{out} loads the encoder so far; rerun the same command to continue", file=sys.stderr)
+        raise
     return _print(hardened, out)
 
 
 def _print(hardened: Hardened, out: Path) -> int:
-    """Print what hardening gained and cost, and return the exit status."""
+    from holdfast.commands.compare import compare
     from holdfast.commands.harden import FOLDER
     from holdfast.report.overview.alerts import SPENT, by_budget
 
@@ -92,32 +95,13 @@ def _print(hardened: Hardened, out: Path) -> int:
         print("some measurements failed; the report gives the reasons", file=sys.stderr)
     if spent or hardened.run.partial:
         print(f"some measurements are missing: {SPENT}", file=sys.stderr)
-    _compare(out / FOLDER, hardened.run)
-    broken = hardened.promise is not None and not hardened.promise.kept
-    return int(bool(broken or hardened.unfinished or hardened.run.failures or hardened.run.partial))
-
-
-def _compare(folder: Path, run: EvaluatedRun) -> None:
-    """Print what hardening gained, of all that was measured: a spent budget leaves fewer images, or evaluations."""
-    from holdfast.commands.compare import compare
-
+    # A spent budget leaves fewer images, or evaluations, to compare.
     try:
-        if run.results:
-            show(compare([folder]))
+        if hardened.run.results:
+            show(compare([out / FOLDER]))
     except HoldfastError as error:
-        if not (run.failures or run.partial):
+        if not (hardened.run.failures or hardened.run.partial):
             raise
         print(f"not compared: {error}", file=sys.stderr)
-
-
-@contextmanager
-def _stopped_while_measuring(out: Path) -> Iterator[None]:
-    """Say which encoder there is if the command is stopped."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        from holdfast.encoders.trained import CARD  # loaded here, because it needs torch
-
-        if (out / CARD).exists():
-            print(f"trained:{out} loads the encoder so far; rerun the same command to continue", file=sys.stderr)
-        raise
+    broken = hardened.promise is not None and not hardened.promise.kept
+    return int(bool(broken or hardened.unfinished or hardened.run.failures or hardened.run.partial))

@@ -19,7 +19,8 @@ def command(
 
     from holdfast.cli.terminal import console
     from holdfast.core.errors import UnknownName
-    from holdfast.run.catalog import everything
+    from holdfast.report.text import setting
+    from holdfast.run.catalog import evaluations, everything, suite_settings
 
     catalogue = everything()
     if kind is not None and kind not in catalogue:
@@ -32,14 +33,7 @@ def command(
         width = max((len(name) for name in catalogue[title]), default=0)
         for name, meaning in catalogue[title].items():
             out.print(f"  {name:{width}}  {meaning.replace('``', '`')}")
-            if kind == "suites":
-                _changes(name)
-
-
-def _changes(suite: str) -> None:
-    """Print what ``suite`` sets instead of the defaults, a line per evaluation."""
-    from holdfast.report.text import setting
-    from holdfast.run.catalog import evaluations, suite_settings
-
-    for evaluation, changed in suite_settings(suite, evaluations().values()).items():
-        print(f"    {evaluation}:", "; ".join(f"{name} = {setting(value)}" for name, value in changed.items()))
+            # What a suite sets instead of the defaults, a line per evaluation.
+            changes = suite_settings(name, evaluations().values()) if kind == "suites" else {}
+            for evaluation, changed in changes.items():
+                print(f"    {evaluation}:", "; ".join(f"{key} = {setting(value)}" for key, value in changed.items()))

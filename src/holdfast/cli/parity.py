@@ -64,7 +64,6 @@ def command(
 
 
 def _print(answer: Parity) -> None:
-    """Print a table of the candidates, and below it what is said of each."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -87,24 +86,19 @@ def _print(answer: Parity) -> None:
     for result in compared:
         for verdict in result.findings.verdicts:
             console().print(Text(f"{result.encoder.name}: {verdict.question} {verdict.reason}"))
-        console().print(Text(f"{result.encoder.name}: {_low_end(result)}"))
+        # What the mean of neighbours kept hides.
+        groups = next((e.reason for e in result.estimates if e.quantity == "neighbours_kept_worst_group"), None)
+        low_end = (
+            f"Queries that keep at least 80% of their neighbours: {_number(result, 'neighbours_kept_at_80')}; "
+            f"kept by the lowest 10%: {_number(result, 'neighbours_kept_worst_10')}{f' ({groups})' if groups else ''}"
+        )
+        console().print(Text(f"{result.encoder.name}: {low_end}"))
         for warning in (*result.encoder.warnings, *result.findings.warnings):
             if may_warn(warning):
                 console().print(Text(f"{result.encoder.name}: warning: {warning}"))
 
 
-def _low_end(result: Result) -> str:
-    """Return in one line what the mean of neighbours kept hides."""
-    groups = next((e.reason for e in result.estimates if e.quantity == "neighbours_kept_worst_group"), None)
-    return (
-        f"Queries that keep at least 80% of their neighbours: {_number(result, 'neighbours_kept_at_80')}; "
-        f"kept by the lowest 10%: {_number(result, 'neighbours_kept_worst_10')}"
-        f"{f' ({groups})' if groups else ''}"
-    )
-
-
 def _number(result: Result, quantity: str) -> str:
-    """Return a number of a result with its interval; empty if it has none of this name."""
     from holdfast.report.text import interval, value
 
     estimate = next((each for each in result.estimates if each.quantity == quantity), None)

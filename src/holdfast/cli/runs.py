@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from holdfast.cli.flags import switch
 from holdfast.core.options import OUTPUT
 
 if TYPE_CHECKING:
-    from holdfast.commands.runs import Inventory, UnfinishedCell
+    from holdfast.commands.runs import Inventory
 
 
 def command(
@@ -43,9 +42,9 @@ def command(
 
 
 def _lines(inventory: Inventory) -> list[tuple[str, str]]:
-    """Return what there is to say of a run, each with its name."""
     from holdfast.cli.terminal import size
-    from holdfast.report.overview.alerts import counted_states
+    from holdfast.core.records import grouped
+    from holdfast.report.overview.alerts import cells_in_words, counted_states
 
     states = {"partial": inventory.partial, "not measured": inventory.not_measured, "failed": inventory.failed}
     sizes = [f"{kind} {size(count)}" for kind, count in inventory.bytes.items() if count]
@@ -54,17 +53,12 @@ def _lines(inventory: Inventory) -> list[tuple[str, str]]:
         ("images", ", ".join(inventory.images) or "none yet"),
         ("evaluations", ", ".join(inventory.evaluations) or "none yet"),
         ("cells", counted_states(inventory.finished, *map(len, states.values()))),
-        *((state, line) for state, cells in states.items() for line in _by_reason(cells)),
+        *(
+            (state, ": ".join(filter(None, (cells_in_words(those), reason))))
+            for state, cells in states.items()
+            for reason, those in grouped((cell.reason, (cell.evaluation, cell.encoder)) for cell in cells).items()
+        ),
         ("size", f"{size(sum(inventory.bytes.values()))}: {', '.join(sizes)}"),
         *(("unreadable", path) for path in inventory.unreadable),
         ("last changed", inventory.touched),
     ]
-
-
-def _by_reason(cells: Sequence[UnfinishedCell]) -> Iterator[str]:
-    """Yield each reason once, with the cells that it is of."""
-    from holdfast.core.records import grouped
-    from holdfast.report.overview.alerts import cells_in_words
-
-    for reason, cells_of_reason in grouped((cell.reason, (cell.evaluation, cell.encoder)) for cell in cells).items():
-        yield ": ".join(filter(None, (cells_in_words(cells_of_reason), reason)))

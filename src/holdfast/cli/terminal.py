@@ -42,15 +42,6 @@ GROUPS = {
 Rows = list[tuple[str, str]]
 
 
-def write_commands(formatter: Any, commands: dict[str, str]) -> None:
-    """Write the first line of each command's help, group by group."""
-    rest = [name for name in commands if not any(name in group for group in GROUPS.values())]
-    width = max(map(len, commands))  # equal in all groups, so that the texts align
-    for title, names in {**GROUPS, OTHER: rest}.items():
-        rows = [(name.ljust(width), commands[name]) for name in names if name in commands]
-        _write(formatter, title, rows)
-
-
 def write_parameters(formatter: Any, parameters: Sequence[Any], titles: Iterable[str] = PANELS) -> None:
     """Write a line per argument and flag, panel by panel; flags without a panel go to the last one."""
     panels: dict[str, Rows] = {title: [] for title in titles}
@@ -81,17 +72,13 @@ def signature(parameter: Any) -> str:
 def meaning(parameter: Any) -> str:
     """Return the help of an argument or flag, with its default unless the text states one."""
     words = (parameter.help or "").strip()
-    shown = parameter.show_default if isinstance(parameter.show_default, str) else _default(parameter)
+    shown, value = parameter.show_default, parameter.default
+    if not isinstance(shown, str):
+        hidden = callable(value) or value is None or parameter.required or isinstance(value, (bool, list, tuple))
+        shown = "" if hidden else f"{value:,}" if isinstance(value, int) else str(value)
     if shown and "(default" not in words:
         words = f"{words.removesuffix('.')} (default: {shown})."
     return f"{words} Required." if parameter.required else words
-
-
-def _default(parameter: Any) -> str:
-    value = None if callable(parameter.default) else parameter.default
-    if value is None or parameter.required or isinstance(value, (bool, list, tuple)):
-        return ""
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 MOST = 3
@@ -248,7 +235,13 @@ class Command(TyperCommand):
         """
         if not ctx.resilient_parsing:  # which completion asks for
             texts, _, given = self.make_parser(ctx).parse_args(args=list(args))
-            _check_no_repeated(given)
+            repeated: Counter[Any] = Counter(given)
+            for option, times in repeated.items():  # the last one would win without a word
+                switch = getattr(option, "is_flag", False) and not option.secondary_opts  # says the same twice
+                if times > 1 and option.param_type_name == "option" and not (option.multiple or switch):
+                    listed = "comma-separated" in (option.help or "")
+                    advice = "separate its values by commas" if listed else "it takes one value, so keep one"
+                    raise HoldfastError(f"{max(option.opts, key=len)} is given {times} times; {advice}")
             for parameter in self.get_params(ctx):
                 check_not_blank(max(parameter.opts, key=len), texts.get(parameter.name or ""))
         return super().parse_args(ctx, args)
@@ -283,10 +276,12 @@ class Group(TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands in groups, then the options before a command."""
-        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
-        write_commands(
-            formatter, {name: ((each and each.help) or "").partition("\n")[0] for name, each in commands.items()}
-        )
+        found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        commands = {name: ((each and each.help) or "").partition("\n")[0] for name, each in found.items()}
+        rest = [name for name in commands if not any(name in group for group in GROUPS.values())]
+        width = max(map(len, commands))  # equal in all groups, so that the texts align
+        for title, names in {**GROUPS, OTHER: rest}.items():
+            _write(formatter, title, [(name.ljust(width), commands[name]) for name in names if name in commands])
         write_parameters(formatter, self.get_params(ctx), ("Options",))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -302,16 +297,6 @@ def _written_plainly(command: TyperCommand | TyperGroup, ctx: Any, formatter: An
     formatter.write("\n")
     command.format_options(ctx, formatter)
     command.format_epilog(ctx, formatter)
-
-
-def _check_no_repeated(given: Sequence[Any]) -> None:
-    """Raise HoldfastError if an option with one value is ``given`` twice: the last one would win without a word."""
-    for parameter, times in Counter(given).items():
-        switch = getattr(parameter, "is_flag", False) and not parameter.secondary_opts  # says the same twice
-        if times > 1 and parameter.param_type_name == "option" and not (parameter.multiple or switch):
-            listed = "comma-separated" in (parameter.help or "")
-            advice = "separate its values by commas" if listed else "it takes one value, so keep one"
-            raise HoldfastError(f"{max(parameter.opts, key=len)} is given {times} times; {advice}")
 
 
 def show_result(result: Result) -> None:

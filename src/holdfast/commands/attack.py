@@ -47,10 +47,8 @@ def attack(
         objective: what it climbs, away or toward for instance, instead of the preset's.
         divergence: what the objective measures with, as in ``"cosine"``.
         limit: largest number of images, sampled by ``seed``; None for all.
-        budget: seconds after which no new work begins; ``missing`` then says how many images are left.
         out: folder for the ``record`` and the files it names; with the same folder an interrupted attack continues. By
             default nothing is kept. Several encoders need one each.
-        **options: as other verbs take them.
 
     Raises:
         HoldfastError: something that was named does not exist or does not fit.
@@ -94,21 +92,15 @@ def preset_of(
         if not isinstance(value, kind):
             raise OutOfRange(kind.__name__.lower(), value, f"an {kind.__name__} or its text, as in {form!r}")
     if divergence is not None:
-        goal = _measured_by(goal, divergence, objective)
+        if isinstance(objective, str) and "divergence=" in objective:
+            raise Conflict("attack", f"--divergence {divergence} and --objective {objective}", "a divergence once")
+        if not isinstance(goal, DivergenceObjective):
+            given, fix = f"--divergence {divergence}", "leave --divergence out"
+            raise Conflict(f"objective {goal.name}", given, "no divergence", fix)
+        measured = Divergence.read(divergence) if isinstance(divergence, str) else divergence
+        if not isinstance(measured, Divergence):
+            raise OutOfRange("divergence", divergence, "a Divergence or its text, as in 'cosine'")
+        goal = replace(goal, divergence=measured)
     changed = any(part is not None for part in (ball, attack, objective, divergence))
     source = f"{name} ({base.source}){', changed' if changed else ''}"
     return replace(base, objective=goal, attack=search, ball=ball or base.ball, source=source)
-
-
-def _measured_by(goal: Objective, divergence: str | Divergence, objective: str | Objective | None) -> Objective:
-    """Return ``goal`` with another divergence."""
-    if isinstance(objective, str) and "divergence=" in objective:
-        raise Conflict("attack", f"--divergence {divergence} and --objective {objective}", "a divergence once")
-    if not isinstance(goal, DivergenceObjective):
-        raise Conflict(
-            f"objective {goal.name}", f"--divergence {divergence}", "no divergence", "leave --divergence out"
-        )
-    chosen = Divergence.read(divergence) if isinstance(divergence, str) else divergence
-    if not isinstance(chosen, Divergence):
-        raise OutOfRange("divergence", divergence, "a Divergence or its text, as in 'cosine'")
-    return replace(goal, divergence=chosen)

@@ -120,7 +120,6 @@ def _shown(text: str) -> str:
 
 
 def _tolerances(pictures: Pictures, codes: Vectors, scale: float) -> dict[str, float]:
-    """Return the largest distance that rounding explains, by precision."""
 
     def moved(other: Vectors) -> float:
         return float(norms(other - codes[: len(other)]).max() / scale)
@@ -183,7 +182,6 @@ def _changed(name: str, other: Float[np.ndarray, "m e"], codes: Vectors, scale: 
 
 
 def _pooled(encoder: Encoder, options: Options) -> Iterator[tuple[str, Encoder]]:
-    """Yield the encoder with other poolings, if its source knows some."""
     reference, _, query = encoder.source.partition("?")
     if reference.partition(":")[0] not in ("timm", "hf"):
         return
@@ -251,7 +249,6 @@ def canary(
         hashes: to make, keep hashes instead of the images.
         precision: to make, what the embeddings are computed in (default float32); to check, what the candidate computes in,
             which widens the tolerance (default: that of the canary).
-        **options: as other verbs take them.
 
     Returns:
         A ``Canary``, or a ``CanaryCheck`` whose ``passed`` says whether the encoder is the same.
@@ -341,7 +338,6 @@ def _rows(canary: Canary, file: str | Path) -> np.ndarray:
 
 
 def _originals(canary: Canary, images: NamedImages) -> tuple[np.ndarray, ...]:
-    """Return the pictures that the hashes of ``canary`` are of."""
     domain = Domain(canary.header.shape)
     height, width = domain.shape[1:]
     found = loading.select(

@@ -146,9 +146,16 @@ def write_smoothed_certificates(
     Raises:
         StoreError: the folder cannot be written.
     """
-    certificates = _certificates(population, evaluation, rows, observed) if rows else ()
+    certificates: tuple[Certificate, ...] = ()
     (ball,) = evaluation.radii
-    if not rows:
+    if rows:
+        alpha = evaluation.alpha / len(stopping(evaluation).looks(evaluation.copies))
+        reach = radius(least_share(observed["0.kept"], observed["copies"], alpha), evaluation.sigma).tolist()
+        others = population.random_others(rows, evaluation.others)
+        negatives = others[torch.arange(len(rows)), observed["0.nearer"].argmin(1).cpu()].tolist()
+        each = zip(rows, negatives, reach, strict=True)
+        certificates = tuple(_certificate(population, evaluation, *values) for values in each)
+    else:
         population = Population(population.encoder, population.images, population.run, torch.empty(0, 0))
     record = CertificateRecord(
         encoder=population.encoder_info,
@@ -165,18 +172,6 @@ def write_smoothed_certificates(
     if rows:
         store.write_file("certify.json", record.model_dump_json(indent=1).encode())
     return record
-
-
-def _certificates(
-    population: Population, evaluation: SmoothedRetrieval, rows: Sequence[int], observed: Observed
-) -> tuple[Certificate, ...]:
-    """Return the certificates of the images at ``rows``."""
-    alpha = evaluation.alpha / len(stopping(evaluation).looks(evaluation.copies))
-    reach = radius(least_share(observed["0.kept"], observed["copies"], alpha), evaluation.sigma).tolist()
-    others = population.random_others(rows, evaluation.others)
-    weakest = observed["0.nearer"].argmin(1).cpu()
-    negatives = others[torch.arange(len(rows)), weakest].tolist()
-    return tuple(_certificate(population, evaluation, *values) for values in zip(rows, negatives, reach, strict=True))
 
 
 def _certificate(
@@ -244,11 +239,8 @@ def certify(
             in ``precision``, rounding included. In half precision it is always the latter.
         export: ``"vnnlib"`` also writes every query as ONNX and VNN-LIB files, with our answer, for other verifiers.
         proofs: whether to keep what ``recheck`` needs to check each certificate again, without search.
-        precision: of the encoder as it is executed, and in which witnesses are replayed.
-        budget: seconds after which no new work begins; ``missing`` then says how many images are left.
         out: folder in which certificates and the pixels of witnesses are kept, and where an interrupted call goes on; by
             default they are not. Several encoders need one each.
-        **options: as other verbs take them.
 
     Raises:
         HoldfastError: the encoder cannot be bounded, or something that was named does not exist or does not fit.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from time import time
@@ -39,26 +39,24 @@ def clean(folder: StoredRun, *, yes: bool = False) -> tuple[Removable, ...]:
     check_no_blanks(locals())
     parts = data_sets(folder_of(folder))
     began = [part for part in parts if is_run(part)]  # a run that was stopped may have begun with some data sets only
-    removables = _together([each for part in began or parts for each in removable(part)])
-    if yes:
-        remove(removables)
+    kinds = grouped(pair for part in began or parts for pair in _removable(part))
+    removables = [
+        Removable(
+            kind=kind, files=tuple(map(str, files)), bytes=sum(size for path in files for size, _ in _status(path))
+        )
+        for kind, files in kinds.items()
+    ]
+    for path in (Path(file) for each in removables for file in each.files if yes):
+        with explained(f"cannot delete {path}", "check its permissions", OSError):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # not empty
+            path.parent.rmdir()
     return tuple(removables)
 
 
-def _together(removables: Sequence[Removable]) -> list[Removable]:
-    """Return one of each kind."""
-    kinds = grouped((each.kind, each) for each in removables)
-    return [
-        Removable(
-            kind=kind, files=tuple(file for each in same for file in each.files), bytes=sum(e.bytes for e in same)
-        )
-        for kind, same in kinds.items()
-    ]
-
-
-def removable(folder: Path) -> list[Removable]:
-    """Return what of the run in ``folder`` no result needs: what finished cells were made from, failures, partial files,
-    and leases of processes that died.
+def _removable(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield what of the run in ``folder`` no result needs, with its kind: what finished cells were made from, failures,
+    partial files, and leases of processes that died.
 
     What an unfinished cell is made from is left, so that the same command continues; of one evaluation of one encoder under
     several settings, that of those asked for last. Results, reports and the record of what was asked for are never among it.
@@ -75,41 +73,17 @@ def removable(folder: Path) -> list[Removable]:
             f"{folder} does not say what its cells are made from (an earlier version wrote it); repeat its "
             "holdfast evaluate, which computes nothing that is there, and clean it then"
         )
-    open_cells = [cell for cell in cells if not store.holds(cell)]
-    stems = {stem for cell in open_cells for stem in cell.made_from}
-    files: dict[str, list[Path]] = {kind: [] for kind in (*COMPUTED, "failures", LEASES, "partial")}
-    for path in files_of(folder):
-        kind = kind_of(folder, path)
-        old = kind not in (LEASES, "partial") or _age(path) > ABANDONED
-        if kind in files and old and not (kind in COMPUTED and path.parent.name in stems):
-            files[kind].append(path)
-    return [
-        Removable(kind=kind, files=tuple(map(str, paths)), bytes=sum(map(_size, paths)))
-        for kind, paths in files.items()
-        if paths
-    ]
+    stems = {stem for cell in cells if not store.holds(cell) for stem in cell.made_from}
+    found = grouped((kind_of(folder, path), path) for path in files_of(folder))
+    for kind in (*COMPUTED, "failures", LEASES, "partial"):
+        for path in found.get(kind, ()):
+            old = kind not in (LEASES, "partial") or any(time() - changed > ABANDONED for _, changed in _status(path))
+            if old and not (kind in COMPUTED and path.parent.name in stems):
+                yield kind, path
 
 
-def remove(removables: Sequence[Removable]) -> None:
-    """Delete all files of ``removables``, and the folders that are then empty.
-
-    Raises:
-        HoldfastError: one cannot be deleted.
-    """
-    for path in (Path(file) for each in removables for file in each.files):
-        with explained(f"cannot delete {path}", "check its permissions", OSError):
-            path.unlink(missing_ok=True)
-        with suppress(OSError):  # not empty
-            path.parent.rmdir()
-
-
-def _size(path: Path) -> int:
+def _status(path: Path) -> Iterator[tuple[int, float]]:
+    """Yield size and time of change of a file, unless it is gone."""
     with suppress(OSError):
-        return path.stat().st_size
-    return 0
-
-
-def _age(path: Path) -> float:
-    with suppress(OSError):
-        return time() - path.stat().st_mtime
-    return 0.0
+        status = path.stat()
+        yield status.st_size, status.st_mtime

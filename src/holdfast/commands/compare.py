@@ -81,15 +81,7 @@ def compare(
     refusals = incomparable(comparison.refusals)
     if refusals and not comparison.contests:
         raise HoldfastError(f"nothing can be compared: {refusals[0]}")
-    compared = ComparedRuns(
-        encoders=comparison.encoders,
-        baselines=comparison.baselines,
-        collapsed=comparison.collapsed,
-        contests=comparison.contests,
-        refusals=comparison.refusals,
-        results=tuple(results),
-        failures=tuple(failures),
-        folders=tuple(map(str, folders)),
-    )
+    records = {"results": tuple(results), "failures": tuple(failures), "folders": tuple(map(str, folders))}
+    compared = ComparedRuns.model_validate({**dict(comparison), **records})
     compared._contents = contents
     return compared

@@ -56,11 +56,8 @@ def corrupt(
         out: a folder of its own for each transform is made in it.
         size: height and width to which images of a reference are resized and cropped, as an encoder would.
         channels: 3, or 1 for gray ones.
-        seed: of what is drawn for each image.
-        subset: subset by labels, as in ``long-tail:most=5000,least=50``, of the images that ``limit`` leaves.
         cluster: compute on a Ray cluster: auto, local or its address; or ``ranks``, of which the first alone writes and
             returns manifests.
-        **options: as other verbs take them.
 
     Raises:
         HoldfastError: something that was named does not exist or does not fit, or ``out`` holds something else.
@@ -72,11 +69,24 @@ def corrupt(
         raise HoldfastError(f"each transform is written once, got {names}; name others")
     with Run.open("corrupt", {**options, "out": out}, mark=None) as run:
         seed, store = run.settings.seed, run.store
-        loaded = _loaded(images, size, channels, options["limit"], seed, options["subset"])
-        file_names, batches = file_names_of(loaded), _batches(len(loaded), run.settings.batch_size)
+        named = reference_or_images(images)
+        shape = (channels, size, size) if isinstance(named, str) else tuple(named.pixels([0]).shape[1:])
+        if isinstance(named, str) and channels not in (1, 3):
+            raise HoldfastError(f"images have 1 or 3 channels, got {channels}")
+        if len(shape) != 3 or shape[0] not in (1, 3):
+            raise HoldfastError(f"PNG files hold images of shape (1 or 3, height, width), but these have shape {shape}")
+        chosen = select(named, Domain(shape), limit=options["limit"], seed=seed)
+        loaded = subset_of(chosen, options["subset"], seed, lambda reference: select(reference, Domain(shape)))
+        file_names, count, size = file_names_of(loaded), len(loaded), run.settings.batch_size
+        batches = [range(start, min(start + size, count)) for start in range(0, count, size)]
         for path, each in zip(paths, transforms, strict=True):
             _check_same(store.folder / f"{path}.json", _contents(each, seed, loaded))
-            _check_no_others(store.folder / path, file_names)
+            there, own = store.folder / path, {f"{name}.png" for name in file_names}
+            if others := set(find(there)) - own if there.is_dir() else None:  # they would count as some of its own
+                raise HoldfastError(
+                    f"{there} holds other images already ({min(others)}, {len(others)} in all); choose another --out, or "
+                    "delete them"
+                )
         folders = [
             Folder(path, file_names, loaded, each, transformed(loaded, each, seed))
             for path, each in zip(paths, transforms, strict=True)
@@ -115,19 +125,7 @@ def _written(folder: Folder, run: Run, batches: Sequence[Sequence[int]], place: 
     return manifest
 
 
-def _loaded(images: NamedImages, size: int, channels: int, limit: int | None, seed: int, subset: str | None) -> Images:
-    named = reference_or_images(images)
-    shape = (channels, size, size) if isinstance(named, str) else tuple(named.pixels([0]).shape[1:])
-    if isinstance(named, str) and channels not in (1, 3):
-        raise HoldfastError(f"images have 1 or 3 channels, got {channels}")
-    if len(shape) != 3 or shape[0] not in (1, 3):
-        raise HoldfastError(f"PNG files hold images of shape (1 or 3, height, width), but these have shape {shape}")
-    chosen = select(named, Domain(shape), limit=limit, seed=seed)
-    return subset_of(chosen, subset, seed, lambda reference: select(reference, Domain(shape)))
-
-
 def _contents(transform: Transform, seed: int, images: Images) -> dict[str, Any]:
-    """Return what decides the content of a folder."""
     return {
         "versions": versions(transform),
         "seed": seed,
@@ -151,16 +149,6 @@ def _check_same(path: Path, expected: dict[str, Any]) -> None:
         )
 
 
-def _check_no_others(folder: Path, names: Sequence[str]) -> None:
-    """Raise if the folder holds images that this request will not write; they would count as some of its own."""
-    others = set(find(folder)) - {f"{name}.png" for name in names} if folder.is_dir() else set()
-    if others:
-        raise HoldfastError(
-            f"{folder} holds other images already ({min(others)}, {len(others)} in all); choose another --out, or "
-            "delete them"
-        )
-
-
 def _share(ranks: Ranks, store: Store, folder: Folder, batches: Sequence[Sequence[int]]) -> None:
     """Write what is missing, batch by batch with other processes; who reads the files then sees which are damaged."""
 
@@ -173,10 +161,6 @@ def _share(ranks: Ranks, store: Store, folder: Folder, batches: Sequence[Sequenc
     units = {f"{folder.path}-{rows[0]}": rows for rows in batches if not written(rows)}
     for _ in ranks.share(write, folder, units, written):
         pass
-
-
-def _batches(count: int, size: int) -> list[Sequence[int]]:
-    return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def _file_contents(store: Store, folder: Folder, rows: Sequence[int]) -> Batch:

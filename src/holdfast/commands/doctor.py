@@ -13,16 +13,13 @@ from holdfast.run.inputs import NamedEncoder, NamedImages, checked, load_encoder
 
 @takes(DoctorOptions)
 def doctor(
-    encoder: NamedEncoder,
-    images: NamedImages | None = None,
-    **options: Unpack[DoctorOptions],
+    encoder: NamedEncoder, images: NamedImages | None = None, **options: Unpack[DoctorOptions]
 ) -> tuple[Check, ...]:
     """Return what speaks against an encoder: does it load the same twice, ignore the batch, pass gradients ...?
 
     Args:
         encoder: a name, or an encoder in memory, which is not loaded again.
         images: to look at: the pixels of up to 1,000, chosen by the seed 0, and the codes of 4; by default noise.
-        **options: as other verbs take them.
 
     Raises:
         HoldfastError: something that was named does not exist or does not fit, or an image is not finite or out of range.

@@ -63,9 +63,6 @@ def drift(
         divergence: the distance of codes: l2, unit_l2, cosine, rank, wasserstein or tokens.
         permutations: random divisions of all images into two sets; more are drawn where ``alpha`` needs more.
         edits: everyday edits and common corruptions that may explain the change, separated by commas.
-        out: folder of the run with its report, for ``holdfast check``; with the same folder an interrupted one continues,
-            and codes of the same images are read instead of computed. By default nothing is kept.
-        **options: as other verbs take them.
 
     Raises:
         HoldfastError: something that was named does not exist or does not fit, or the sets are too small to ever
@@ -86,23 +83,12 @@ def drift(
         raise HoldfastError("encoder: stored embeddings take none, got one. Leave it out")
     else:
         measured, bank = after, before
-    run = evaluate_one(
-        encoder,
-        measured,
-        bank=bank,
-        only=Drift.name,
-        settings={
-            Drift.name: {
-                "alpha": alpha,
-                "sequential": sequential,
-                "divergence": _divergence(divergence),
-                "permutations": permutations,
-                "edits": edit_names(edits),
-            }
-        },
-        bank_limit=options["limit"],
-        **options,
-    )
+    if isinstance(divergence, str) and divergence.partition(":")[0] not in DIVERGENCES:
+        divergence = read(divergence, divergences(), "divergence")  # which names those that drift can measure by
+    asked = {"alpha": alpha, "sequential": sequential, "divergence": divergence, "permutations": permutations}
+    settings = {Drift.name: {**asked, "edits": edit_names(edits)}}
+    limit = options["limit"]
+    run = evaluate_one(encoder, measured, bank=bank, only=Drift.name, settings=settings, bank_limit=limit, **options)
     return Drifted(run, run.results[0])
 
 
@@ -130,10 +116,3 @@ def _embeddings(named: NamedImages | Embeddings) -> Embeddings:
     loaded = load(f"{SOURCE}:{str(named).removeprefix(f'{SOURCE}:')}")
     assert isinstance(loaded, Embeddings)
     return loaded
-
-
-def _divergence(named: str | Divergence) -> str | Divergence:
-    """Return ``named``, or raise with those that drift can measure by if there is none of that name."""
-    if isinstance(named, str) and named.partition(":")[0] not in DIVERGENCES:
-        return read(named, divergences(), "divergence")
-    return named

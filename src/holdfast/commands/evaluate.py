@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import json
+import re
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic
 from typing import Any, Unpack, cast
 from weakref import finalize
 
-from holdfast.commands.data_sets import each_data_set
-from holdfast.commands.evaluated_run import SETS, EvaluatedRun, write_report
-from holdfast.commands.log import tracker_of
+from holdfast.commands.evaluated_run import SETS, EvaluatedRun, write_report, write_sets
 from holdfast.core.balls import Ball
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import HoldfastError, HoldfastWarning, check_given_once, explained
+from holdfast.core.files import write_whole
 from holdfast.core.options import EvaluateOptions, takes
-from holdfast.core.settings import listed, names_of
+from holdfast.core.settings import budget_start, listed, names_of, seconds
 from holdfast.encoders.trained import every_epoch
-from holdfast.measure.store import Store
+from holdfast.measure.store import REQUEST, Store
 from holdfast.report.contents import RunState
+from holdfast.report.elsewhere import tracker_of
+from holdfast.run.engines.ranks import RANKS, process_rank
 from holdfast.run.engines.requested import check_cluster
-from holdfast.run.inputs import Loaded, NamedEncoder, NamedImages, encoders_by_reference, named_images, reference_of
+from holdfast.run.inputs import (
+    Loaded,
+    NamedEncoder,
+    NamedImages,
+    encoders_by_reference,
+    named_images,
+    reference_of,
+    reference_or_images,
+)
 from holdfast.run.request import Request
 from holdfast.run.run import Run
 
@@ -72,18 +84,16 @@ def evaluate(
         rehash: read all image files again, unchanged ones too.
         log: where the numbers, intervals, report and table are kept as well: ``mlflow``, ``wandb``, ``tensorboard`` or
             ``trackio``; a colon and an experiment, a project or a folder may follow, as in ``wandb:encoders``.
-        seed: decides which images are looked at, and what is random unless ``attack_seed`` does.
-        workers: number of processes of this machine, with ``cuda`` one per GPU; ``auto``: this process, and
-            for small encoders soon one process per core.
-        out: folder of the run, with its report in the end; with the same folder an interrupted run continues. By default it
-            is kept in memory, and ``run.report(folder)`` writes the report.
-        **options: as other verbs take them.
 
     Raises:
         HoldfastError: something that was named does not exist or does not fit.
     """
     check_cluster("evaluate", options["cluster"], options["out"])
-    _check_tables(settings)
+    tables = settings.items() if isinstance(settings, Mapping) else ()
+    for name, values in (("settings", {} if settings is None else settings), *tables):
+        if not isinstance(values, Mapping):
+            form = '{"breakaway": {"samples": 500}}'
+            raise HoldfastError(f"settings have the form {form}, got {values!r} for {name}")
     trackers = names_of(log, "log")
     for tracker in trackers:
         tracker_of(tracker)  # a missing one is said before the work begins
@@ -112,7 +122,16 @@ def evaluate(
 
     several = isinstance(images, (list, tuple))
     run = each_data_set(measured, listed(images), asked) if several else measured(cast(NamedImages | None, images))
-    for sentence in _gaps(run):
+    cells, partial = len(run.results) + len(run.failures), len(run.partial)
+    sentences = []
+    if run.failures:
+        first = run.failures[0]
+        missing = f"{len(run.failures)} of {cells} cells have no result, see run.failures; the first"
+        sentences.append(f"{missing}: {first.evaluation} of {first.encoder}: {first.reason}")
+    if partial:
+        why = "because the run ended before; the same call with out= goes on"
+        sentences.append(f"{partial} of {cells} cells are of fewer samples than planned, {why}")
+    for sentence in sentences:
         warnings.warn(sentence, MissingResultsWarning, stacklevel=3)
     return run
 
@@ -184,28 +203,92 @@ class FolderReport(AbstractContextManager["FolderReport"]):
             self.write()
 
 
-def _check_tables(settings: object) -> None:
-    """Raise unless ``settings`` are tables of settings by the name of their evaluation."""
-    tables = settings.items() if isinstance(settings, Mapping) else ()
-    for name, values in (("settings", {} if settings is None else settings), *tables):
-        if not isinstance(values, Mapping):
-            raise HoldfastError(
-                f'settings have the form {{"breakaway": {{"samples": 500}}}}, got {values!r} for {name}'
-            )
+# Several data sets: a run for each in a folder of its own, and one report of their mean and ranks.
+
+SPENT = 1e-3
+"""Seconds for a data set that begins after the budget ended: its run then says what is missing."""
 
 
-def _gaps(run: EvaluatedRun) -> list[str]:
-    """Return a sentence on cells without a result and one on partial results, if there are some."""
-    cells, sentences = len(run.results) + len(run.failures), []
-    if run.failures:
-        first = run.failures[0]
-        sentences.append(
-            f"{len(run.failures)} of {cells} cells have no result, see run.failures; the first: "
-            f"{first.evaluation} of {first.encoder}: {first.reason}"
+def each_data_set(
+    measured: Callable[..., EvaluatedRun], images: Sequence[Any], asked: Mapping[str, Any]
+) -> EvaluatedRun:
+    """Return one run of all ``images``, or the run of the only ones.
+
+    Args:
+        measured: Returns the run of one data set, for other values of ``out`` and ``budget``.
+        images: Data sets, in memory or by name.
+        asked: What is asked of all data sets together.
+    """
+    if not images:
+        raise HoldfastError("images: the list is empty. Name one or more data sets, or leave images out.")
+    if len(images) == 1:
+        return measured(images[0])
+    named = [reference_or_images(each) for each in images]
+    in_memory = [each.name for each in named if not isinstance(each, str)]
+    if len(set(in_memory)) < len(in_memory):
+        raise HoldfastError(
+            f"images: two data sets in memory share a name, got {', '.join(in_memory)}. Name each, as in "
+            "Images(pixels, name='cats')."
         )
-    if run.partial:
-        sentences.append(
-            f"{len(run.partial)} of {cells} cells are of fewer samples than planned, because the run ended before; the same "
-            "call with out= goes on"
+    runs = dict[str, EvaluatedRun]()
+    names = folder_names([each if isinstance(each, str) else reference_of(each) for each in named])
+    ends = None if asked["budget"] is None else budget_start() + seconds(asked["budget"])
+    leads = asked["cluster"] != RANKS or process_rank()[0] == 0
+    with ExitStack() as stack:
+        folder = Path(asked["out"] or stack.enter_context(TemporaryDirectory(prefix="holdfast-")))
+        with _listed(names, folder, leads):
+            for place, (name, one) in enumerate(zip(names, named, strict=True)):
+                # Every set gets the same part of the time that is left.
+                budget = None if ends is None else max((ends - monotonic()) / (len(names) - place), SPENT)
+                runs[name] = measured(one, out=str(folder / name), budget=budget)
+        whole = EvaluatedRun(
+            tuple(result for run in runs.values() for result in run.results),
+            tuple(failure for run in runs.values() for failure in run.failures),
+            folder,
+            write_sets(runs, folder, asked["suite"]) if leads and asked["out"] else None,
+            runs,
         )
-    return sentences
+        finalize(whole, stack.pop_all().close)  # a folder that the user did not name lives as long as the run
+    return whole
+
+
+@contextmanager
+def _listed(names: Sequence[str], folder: Path, leads: bool) -> Iterator[None]:
+    """Keep the names of the data sets, by which other commands know the folder, unless a mistake ends all at once."""
+    if (folder / REQUEST).exists():
+        raise HoldfastError(f"out: {folder} holds a run of one data set. Choose another folder for a run of several.")
+    new = leads and not (folder / SETS).exists()
+    with explained(f"out: cannot write to {folder}", "choose another folder", OSError):
+        if leads:
+            write_whole(folder / SETS, json.dumps(names).encode())
+    try:
+        yield
+    finally:
+        if new and not any((folder / name / REQUEST).exists() for name in names):
+            (folder / SETS).unlink(missing_ok=True)
+
+
+def folder_names(references: Sequence[str]) -> list[str]:
+    """Return a folder name for each data set: its last word, or all of its reference where two share that.
+
+    Raises:
+        HoldfastError: One data set is named twice.
+
+    Example:
+        >>> folder_names(["a/val/?labels=folders", "b/val", "builtin:digits"])
+        ['a_val_labels_folders', 'b_val', 'digits']
+    """
+    paths = [path.resolve() if (path := Path(each)).exists() else each for each in references]
+    check_given_once("images", [str(path) for path in paths])
+    words = [_word(re.split("[/:]", each.partition("?")[0].rstrip("/"))[-1]) for each in references]
+    if len(words) > 1:
+        shared = {word for word in words if words.count(word) > 1 or not word.strip(".")}
+        words = [
+            _word(each).lstrip("._") if word in shared else word for word, each in zip(words, references, strict=True)
+        ]
+        check_given_once("images", words)
+    return words
+
+
+def _word(text: str) -> str:
+    return re.sub(r"[^\w.]+", "_", text) or "images"

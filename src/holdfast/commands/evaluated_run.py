@@ -11,7 +11,6 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-from holdfast.commands.log import log
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Estimate, Failure, Result
 from holdfast.core.settings import listed
@@ -19,6 +18,7 @@ from holdfast.measure.store import REQUEST, Store, StoreError
 from holdfast.report import notebook, text, write
 from holdfast.report.comparison.comparable import with_relative_errors
 from holdfast.report.contents import Contents, RunState
+from holdfast.report.elsewhere import log
 from holdfast.report.notebook import Drawing
 from holdfast.report.overview.first_screen import WHOLE, lines
 from holdfast.report.sets import Sets
@@ -62,7 +62,6 @@ class EvaluatedRun:
         return iter(self.results)
 
     def _missing(self, evaluation: str, encoder: str | None) -> str:
-        """Return why there is no such result."""
         for failure in self.failures:
             if failure.evaluation == evaluation and encoder in (None, failure.encoder):
                 return f"{evaluation} of {failure.encoder} has no result: {failure.reason}"
@@ -130,7 +129,8 @@ class EvaluatedRun:
         """Return the first screen, or the worst numbers of a run without one, and the reason of each failure."""
         screens = Contents(with_relative_errors(self.results), self.failures).first_screens
         shown = [line for screen in screens for line in lines(screen, most=WHOLE)]
-        return "\n".join([self._counts(), *(shown or self._worst()), *self._failed()])
+        failed = [f"  {each.encoder}  {each.evaluation}  no result    {each.reason}" for each in self.failures]
+        return "\n".join([self._counts(), *(shown or self._worst()), *failed])
 
     def plot(self, what: str | None = None) -> Drawing:
         """Return plots, encoders overlaid, which a notebook shows and ``save(folder)`` writes as SVG files.
@@ -144,28 +144,20 @@ class EvaluatedRun:
         return notebook.plot(self.results, what)
 
     def _repr_html_(self) -> str:
-        """Return the report's first screen, as a notebook shows it."""
         return notebook.run_html(self.results, self.failures, self._counts())
 
     def _counts(self) -> str:
         return f"{len(self.results)} results, {len(self.failures)} failures in {self.folder}"
 
     def _worst(self) -> list[str]:
-        """Return the worst of each result's first headline quantity."""
-        return [
-            "  ".join(("", result.encoder.name, result.evaluation, *_in_words(estimate)))
-            for result in self.results
-            if (estimate := worst(result))
-        ]
-
-    def _failed(self) -> list[str]:
-        return [f"  {each.encoder}  {each.evaluation}  no result    {each.reason}" for each in self.failures]
-
-
-def _in_words(estimate: Estimate) -> tuple[str, str, str]:
-    """Return quantity, number and conditions in words."""
-    number = f"{text.value(estimate, estimate.value)} {text.interval(estimate)}".rstrip()
-    return text.name_of(estimate), number, text.conditions(estimate.conditions, aim=estimate.aim)
+        """Return the worst of each result's first headline quantity: quantity, number and conditions in words."""
+        lines = list[str]()
+        for result in self.results:
+            if e := worst(result):
+                number = f"{text.value(e, e.value)} {text.interval(e)}".rstrip()
+                where = text.conditions(e.conditions, aim=e.aim)
+                lines.append("  ".join(("", result.encoder.name, result.evaluation, text.name_of(e), number, where)))
+        return lines
 
 
 def worst(result: Result) -> Estimate | None:

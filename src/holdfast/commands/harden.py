@@ -27,7 +27,6 @@ from holdfast.commands.evaluated_run import EvaluatedRun, write_report
 from holdfast.commands.inputs import ball_of
 from holdfast.commands.train import UnfinishedError, check_trainable, train
 from holdfast.core.balls import Ball, Linf
-from holdfast.core.clock import budget_start
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import Conflict, HoldfastError, HoldfastWarning, OutOfRange
 from holdfast.core.files import write_whole
@@ -36,7 +35,7 @@ from holdfast.core.noise import Noise
 from holdfast.core.options import HardenOptions, takes
 from holdfast.core.records import Result
 from holdfast.core.run_settings import RunSettings
-from holdfast.core.settings import seconds
+from holdfast.core.settings import budget_start, seconds
 from holdfast.corruptions.evaluations.common_perturbations import CommonPerturbations
 from holdfast.data.reading.scan_cache import FILE, ScanCache
 from holdfast.encoders.trained import ASKED, CHECKPOINT
@@ -106,17 +105,15 @@ def epochs_within(
     return max(1, int(MARGIN * seconds / epoch))
 
 
-# Make any encoder more robust with images alone, and show what that gained and what it cost.
-#
 #     min over f of the mean of  max { |f0(x) - f(x')|^2 : x' in the ball around x } + |f0(x) - f(x)|^2,   f0 as it was
 #
 # The first term is FARE (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336), the second, of the images
-# themselves, that of TAR (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076); ``recipe`` chooses the
-# settings. A part of the images is kept from training. On them the new codes are held against the old ones after each
-# epoch, and both encoders are attacked in the end: in the ball, and at the smallest radius that an attack needs.
+# themselves, that of TAR (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076). A part of the images is kept
+# from training. On them the new codes are held against the old ones after each epoch, and both encoders are attacked in
+# the end: in the ball, and at the smallest radius that an attack needs.
 #
-# OUT/
-#   ...             what ``holdfast train`` writes; ``trained:OUT`` is the hardened encoder
+# OUT/ holds what ``holdfast train`` writes (``trained:OUT`` is the hardened encoder), and
+#
 #   agreement.json  the agreement asked and reached, where one was asked
 #   before-after/   a run with both encoders, as ``holdfast evaluate`` writes it, and its report
 
@@ -193,9 +190,7 @@ def harden(
         budget: seconds for everything. Training has half of them at most, and without ``epochs`` it takes as many as fit. If
             it ends early, ``out`` holds the encoder so far, which is measured; the same call goes on with both.
         cluster: measure on a Ray cluster: auto, local or its address. Training stays in this process.
-        workers: number of processes of this machine; ``auto``: as many as speed the run up.
         out: folder for encoder and report; with the same folder an interrupted training goes on.
-        **options: as other verbs take them.
 
     Raises:
         HoldfastError: the encoder passes no gradient, has no weights or gives one code to all images, there are too few
@@ -207,29 +202,23 @@ def harden(
     check_cluster("harden", options["cluster"], out)
     _check_goals(agreement, certified, noise, edits)
     edits = edit_names(edits)
-    left = partial(_left, budget_start(), None if options["budget"] is None else seconds(options["budget"]))
+    left = _time_left(budget_start(), options["budget"])
     devices: dict[str, Any] = {name: options[name] for name in ("device", "cluster", "workers")}
     _check_engine(devices)
     RunSettings(device=device)  # refuses what torch does not see
     resisted = ball_of(eps, ball) or (BALL if noise is None else None)
     original, taught, held_out = _read(encoder, images, resisted, options)
-    watch = agreement_of(original, held_out, device)
-    validation = held_out
+    watch, validation = agreement_of(original, held_out, device), held_out
     if agreement is not None:  # what chooses the epoch is neither trained on nor measured with in the end
         taught, validation = parted(taught, None, seed)
-    recipe_of = partial(
-        recipe_for,
-        original,
-        len(taught),
-        resisted,
-        rate=rate,
-        certified=certified,
-        noise=noise,
-        agreement=agreement,
-        edits=edits,
-        seed=seed,
-        settings=settings,
-    )
+    goals: dict[str, Any] = {
+        "rate": rate,
+        "certified": certified,
+        "noise": noise,
+        "agreement": agreement,
+        "edits": edits,
+    }
+    recipe_of = partial(recipe_for, original, len(taught), resisted, **goals, seed=seed, settings=settings)
     adversary = recipe_of().adversary
     tried = adversary.names if isinstance(adversary, Edits) else ()  # of --set, too
     if tried:
@@ -241,46 +230,37 @@ def harden(
     if epochs is None and "epochs" not in (settings or {}):
         epochs = begun_epochs(out)
         if epochs is None and (available := left(TRAINING_SHARE)) is not None:
-            wanted = recipe_of(epochs=None)
-            epochs = _fitting(
-                epochs_within(available, wanted, taught, len(held_out), original, device, watch), wanted.epochs
-            )
-    recipe = recipe_of(epochs=epochs)
+            epochs = _fitting(available, recipe_of(epochs=None), taught, len(held_out), original, device, watch)
+    training: dict[str, Any] = {"bank": bank, "out": out, "progress": options["progress"], "watch": watch}
     hardened, unfinished = _trained(
-        recipe,
-        taught,
-        bank=bank,
-        start=original,
-        device=device,
-        budget=left(TRAINING_SHARE),
-        out=out,
-        progress=options["progress"],
-        watch=watch,
+        recipe_of(epochs=epochs), taught, start=original, device=device, budget=left(TRAINING_SHARE), **training
     )
     if hardened.name == original.name:
         hardened.name = f"{original.name}-hardened"
-    run = evaluate(
-        [original, hardened],
-        held_out,
-        **_measured(resisted, certified, noise, tried, held_out, bank),
-        seed=seed,
-        budget=left(),
-        out=None if out is None else Path(out) / FOLDER,
-        progress=options["progress"],
-        **devices,
-    )
+    measured = _measured(resisted, certified, noise, tried, held_out, bank)
+    folder = None if out is None else Path(out) / FOLDER
+    given = {**measured, **devices, "seed": seed, "progress": options["progress"]}
+    run = evaluate([original, hardened], held_out, **given, budget=left(), out=folder)
     module = hardened.to(device, torch.float32).module
     promise = None if agreement is None else promise_of(agreement, original, held_out, device)(module)
     if promise is not None:
         run = _with_promise(run, promise, original, Population(hardened, held_out, RunSettings(seed, device)))
         if out is not None:
-            _write(promise, Path(out))
+            content = {**asdict(promise), "status": promise.status}
+            write_whole(Path(out) / AGREEMENT, json.dumps(content, indent=1).encode())
     return Hardened(hardened, agreement_of(original, held_out, device)(module), run, promise, unfinished)
+
+
+def _time_left(began: float, budget: float | None) -> Callable[..., float | None]:
+    """Return what tells the seconds left of a share of the ``budget``; None if there is no budget."""
+    whole = None if budget is None else seconds(budget)
+    return lambda share=1.0: None if whole is None else max(began + share * whole - monotonic(), 1e-3)
 
 
 def _with_promise(run: EvaluatedRun, promise: Promise, original: Encoder, hardened: Population) -> EvaluatedRun:
     """Return ``run`` with the promise as one more result, which its folder and its report then have, too."""
     settings = {"asked": promise.asked, "original": original.fingerprint}
+    images, encoder = hardened.images, hardened.encoder
     result = Result(
         evaluation=hardening.NAME,
         version=hardening.VERSION,
@@ -291,20 +271,19 @@ def _with_promise(run: EvaluatedRun, promise: Promise, original: Encoder, harden
         encoder=hardened.encoder_info,
         images=hardened.images_info,
         settings=settings,
-        findings=promise.findings(hardened.images.ids),
+        findings=promise.findings(images.ids),
         provenance=provenance(hardened.run, datetime.now(UTC)),
     )
-    store, encoder = Store(run.folder), hardened.encoder
+    prints = {"encoder": encoder.fingerprint, "images": images.fingerprint, "precision": hardened.run.precision}
     key = Key(
         kind=hardening.NAME,
         version=hardening.VERSION,
         settings=settings,
-        encoder=encoder.fingerprint,
-        images=hardened.images.fingerprint,
         seed=hardened.run.seed,
-        precision=hardened.run.precision,
         name=encoder.name,
+        **prints,
     )
+    store = Store(run.folder)
     store.expect([Cell(evaluation=hardening.NAME, encoder=encoder.name, result=key.stem, made_from=())])
     store.finish(key, result)
     if run.page is not None:
@@ -313,7 +292,6 @@ def _with_promise(run: EvaluatedRun, promise: Promise, original: Encoder, harden
 
 
 def _check_goals(agreement: float | None, certified: bool, noise: float | None, edits: str | Sequence[str]) -> None:
-    """Raise if goals exclude each other, or the floor is none."""
     if certified and noise is not None:
         raise HoldfastError("certified trains against bounds and noise for smoothing; give one of them")
     if agreement is not None and not 0 < agreement < 1:
@@ -326,7 +304,6 @@ def _check_goals(agreement: float | None, certified: bool, noise: float | None, 
 def _read(
     encoder: NamedEncoder, images: NamedImages, ball: Ball | None, options: HardenOptions
 ) -> tuple[Encoder, Images, Images]:
-    """Return the encoder, the images to train on and those kept from it."""
     out = None if options["out"] is None else Path(options["out"])
     if out is not None:
         check_trainable(out)
@@ -340,18 +317,9 @@ def _read(
     return original, taught, held_out
 
 
-def _write(promise: Promise, folder: Path) -> None:
-    content = {**asdict(promise), "status": promise.status}
-    write_whole(folder / AGREEMENT, json.dumps(content, indent=1).encode())
-
-
-def _left(began: float, budget: float | None, share: float = 1.0) -> float | None:
-    """Return the seconds left of this share of a ``budget`` that began to run then; None if there is none."""
-    return None if budget is None else max(began + share * budget - monotonic(), 1e-3)
-
-
-def _fitting(fitting: int, wanted: int) -> int:
-    """Return how many epochs are trained, and warn if fewer fit into the budget than are ``wanted``."""
+def _fitting(available: float, recipe: Recipe, *training: Any) -> int:
+    """Return how many epochs of ``recipe`` fit into the time, at most all, and warn if these are fewer."""
+    fitting, wanted = epochs_within(available, recipe, *training), recipe.epochs
     if fitting < wanted:
         warnings.warn(
             f"budget: {fitting} of {wanted} epochs fit, and the schedule ends with them. Give a larger budget "
@@ -379,7 +347,6 @@ def _check_engine(devices: dict[str, Any]) -> None:
 
 
 def _trained(recipe: Recipe, images: Images, **options: Any) -> tuple[Encoder, str]:
-    """Return what training makes, and why it ended before its last step, if it did; ``options`` are those of ``train``."""
     try:
         return train(recipe, images, **options), ""
     except UnfinishedError as error:
@@ -396,7 +363,6 @@ def _measured(
     held_out: Images,
     bank: NamedImages | None,
 ) -> dict[str, Any]:
-    """Return what is measured before and after."""
     if noise is None:
         assert ball is not None
         radius: dict[str, Any] = {"events": ("retrieval",)}

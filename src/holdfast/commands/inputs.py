@@ -60,7 +60,6 @@ def load_encoder(reference: str, **options: Unpack[Loading]) -> Encoder:
 
     Args:
         reference: as on the command line, ``timm:resnet50.a1_in1k`` or ``onnx:model.onnx``.
-        **options: as other verbs take them.
     """
     return encoders.load(reference, loading_of(options))
 

@@ -7,30 +7,37 @@ images.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
-import numpy as np
-import torch
+from torch import Tensor
 
 from holdfast.commands.evaluate import MissingResultsWarning
 from holdfast.commands.parity_adapter import ADAPTER_VERSION, adapted
 from holdfast.commands.parity_preprocessing import preprocessing
-from holdfast.commands.parity_sides import Coded, NamedSide, Side, change, check_time, coded, radii_of, sides_of
+from holdfast.commands.parity_sides import (
+    Coded,
+    NamedSide,
+    Side,
+    change,
+    check_time,
+    coded,
+    inputs_of,
+    pair_of,
+    radii_of,
+    sides_of,
+)
 from holdfast.core.errors import BudgetSpentError, HoldfastError, OutOfRange, UnknownName, check_whole
-from holdfast.core.noise import hashed_each
 from holdfast.core.options import LocalOptions, takes
 from holdfast.core.pictures import SHOWN, row
 from holdfast.core.records import Failure, Findings, Picture, Result
 from holdfast.core.settings import listed
-from holdfast.data.reading.scan_cache import FILE, ScanCache
 from holdfast.measure.observation import collapsed, population_warnings
-from holdfast.measure.store import REQUEST, Cell, Key, StoreError, provenance
+from holdfast.measure.store import REQUEST, Cell, Key, StoreError, failure_of, provenance
 from holdfast.report import write
-from holdfast.run.inputs import Inputs, NamedImages, images_reference, loading_of, named_images
-from holdfast.run.request import Request
+from holdfast.run.inputs import Inputs, NamedImages, loading_of, named_images
 from holdfast.run.run import Run
 from holdfast.service.parity import (
     DIRECTIONS,
@@ -48,9 +55,8 @@ from holdfast.service.parity import (
     findings,
     worst,
 )
-from holdfast.service.parity_maps import Answers, Gallery, exchanged
+from holdfast.service.parity_maps import Answers, exchanged
 
-ITSELF = "the other images"
 UNMOVED = (SAME, DIRECTIONS)
 """Verdicts that leave nothing to explain."""
 CODES_ALONE = "Whether robustness moved is not known: of the candidate there are codes alone, which cannot be attacked."
@@ -93,11 +99,13 @@ class Conclusion:
         """
         key = self.key(side, before, after)
         known = self.run.store.result(key)
-        if known is not None and known.planned is None and self.adapter is None and _has_low_end(known):
+        # Results of older versions do not tell the low end of neighbours kept.
+        low_end = known is not None and any(e.quantity == "neighbours_kept_at_80" for e in known.estimates)
+        if known is not None and known.planned is None and self.adapter is None and low_end:
             return known
         self.run.store.expect([Cell(evaluation=NAME, encoder=side.name, result=key.stem, made_from=())])
         candidate = coded(side, self.inputs, self.run)
-        pair = self.pair(candidate)
+        pair = pair_of(self.reference, candidate, self.divergence)
         conclusion, answers = findings(pair, self.k)
         conclusion = self.explained(conclusion, pair, candidate)
         conclusion = _with_radii(conclusion, before, after)
@@ -105,11 +113,8 @@ class Conclusion:
             estimates, found = adapted(pair, self.k, self.reference.side, side.name, before, self.inputs, self.run)
             if found.adapter is not None:
                 found.adapter.save(self.adapter)
-            verdicts = (*conclusion.verdicts, found.verdict(self.adapter))
-            warnings = (*conclusion.warnings, *([found.warning] if found.warning else ()))
-            conclusion = conclusion.model_copy(
-                update={"estimates": (*conclusion.estimates, *estimates), "verdicts": verdicts, "warnings": warnings}
-            )
+            verdicts, warnings = [found.verdict(self.adapter)], [found.warning] if found.warning else []
+            conclusion = _with(conclusion, estimates=estimates, verdicts=verdicts, warnings=warnings)
         conclusion = conclusion.model_copy(update={"pictures": self.pictures(conclusion, pair, answers)})
         result = self.record(candidate, conclusion)
         self.run.store.finish(key, result)
@@ -118,24 +123,17 @@ class Conclusion:
     def key(self, side: Side, before: Result | Failure | None, after: Result | Failure | None) -> Key:
         """Return what identifies the result: everything that it is made from."""
         images, bank = self.inputs.images(side.encoder), self.inputs.bank(side.encoder)
-        radii = [_made_from(each) for each in (before, after)]
-        return Key(
-            kind=NAME,
-            version=VERSION,
-            settings={
-                **self.settings,
-                "candidate_images": images.fingerprint,
-                "bank": None if bank is None else bank.fingerprint,
-                "groups": self.reference.population.images.groups_fingerprint,
-                "radii": radii,
-                **({} if self.adapter is None else {"adapter": ADAPTER_VERSION}),
-            },
-            encoder=side.encoder.fingerprint,
-            images=self.reference.population.images.fingerprint,
-            seed=side.settings.seed,
-            precision=side.settings.precision,
-            name=side.name,
-        )
+        measured, run = self.reference.population.images, side.settings
+        settings = {
+            **self.settings,
+            "candidate_images": images.fingerprint,
+            "bank": None if bank is None else bank.fingerprint,
+            "groups": measured.groups_fingerprint,
+            "radii": [_made_from(each) for each in (before, after)],
+            **({} if self.adapter is None else {"adapter": ADAPTER_VERSION}),
+        }
+        prints = {"encoder": side.encoder.fingerprint, "images": measured.fingerprint, "precision": run.precision}
+        return Key(kind=NAME, version=VERSION, settings=settings, seed=run.seed, name=side.name, **prints)
 
     @property
     def heading(self) -> str:
@@ -155,45 +153,6 @@ class Conclusion:
             "precision": run.precision,
         }
 
-    def pair(self, candidate: Coded) -> Pair:
-        """Return the codes of the images that both have, each image once."""
-        reference = self.reference
-        known = {name: position for position, name in enumerate(candidate.ids)}
-        originals = reference.population.first_copies
-        rows = [
-            position
-            for position, row in enumerate(reference.rows)
-            if reference.ids[position] in known and int(originals[row]) == row
-        ]
-        ids = tuple(reference.ids[position] for position in rows)
-        if not ids:
-            raise HoldfastError(
-                f"{candidate.side.name} has none of the images of {reference.side.name}: {candidate.ids[0]!r} ... and "
-                f"{reference.ids[0]!r} ...; name images alike on both sides"
-            )
-        mine, theirs = reference.codes[rows], candidate.codes[[known[name] for name in ids]]
-        order = np.argsort(hashed_each((reference.side.settings.seed, "order"), ids), kind="stable")
-        groups = reference.population.images.groups
-        return Pair(
-            ids,
-            mine,
-            theirs,
-            self.gallery(candidate) or Gallery(mine, theirs, False),
-            torch.from_numpy(order),
-            "the bank" if reference.bank is not None else ITSELF,
-            () if groups is None else tuple(groups[reference.rows[position]] for position in rows),
-            DIVERGENCES[self.divergence],
-        )
-
-    def gallery(self, candidate: Coded) -> Gallery | None:
-        """Return the codes of the bank, in the order of the reference, if there is one."""
-        if self.reference.bank is None or candidate.bank is None:
-            return None
-        known = {name: position for position, name in enumerate(candidate.bank_ids)}
-        both = [position for position, name in enumerate(self.reference.bank_ids) if name in known]
-        theirs = candidate.bank[[known[self.reference.bank_ids[position]] for position in both]]
-        return Gallery(self.reference.bank[both], theirs, True)
-
     def explained(self, conclusion: Findings, pair: Pair, candidate: Coded) -> Findings:
         """Return the ``conclusion`` with what other preprocessings make of the difference, if there is one."""
         if conclusion.verdicts[0].witness["verdict"] in UNMOVED:
@@ -206,9 +165,7 @@ class Conclusion:
         if explanation is None:
             return conclusion
         estimates, verdict = explanation
-        return conclusion.model_copy(
-            update={"estimates": (*conclusion.estimates, *estimates), "verdicts": (*conclusion.verdicts, verdict)}
-        )
+        return _with(conclusion, estimates=estimates, verdicts=[verdict])
 
     def pictures(self, conclusion: Findings, pair: Pair, answers: Answers) -> tuple[Picture, ...]:
         """Return the images whose codes moved most, and those whose neighbours changed most, with these neighbours."""
@@ -216,23 +173,24 @@ class Conclusion:
         encoder, images = population.encoder, population.images
         if encoder.codes_only or len(encoder.domain.shape) != 3 or conclusion.verdicts[0].witness["verdict"] in UNMOVED:
             return ()
-        row_of = {name: position for position, name in enumerate(images.ids)}
-        gallery, names = (population, pair.ids)
+        row_of = places = {name: position for position, name in enumerate(images.ids)}
+        gallery, names = population, pair.ids
         if pair.gallery.is_bank:
             bank = self.inputs.bank(encoder)
             assert bank is not None
             gallery, names = type(population)(encoder, bank, population.run), bank.ids
-            row_of_gallery = {name: position for position, name in enumerate(bank.ids)}
-        else:
-            row_of_gallery = row_of
+            places = {name: position for position, name in enumerate(bank.ids)}
+
+        def image(position: int) -> Tensor:
+            return population.pixels([row_of[pair.ids[position]]])[0]
+
+        def found(position: int) -> Tensor:
+            return gallery.pixels([places[names[position]]])[0]
+
         pictures = []
         for position in worst(conclusion, SHOWN):
-            near = [names[int(answer[position])] for answer in (answers.before, answers.after)]
-            parts = {
-                "image": population.pixels([row_of[pair.ids[position]]])[0],
-                "nearest by the reference": gallery.pixels([row_of_gallery[near[0]]])[0],
-                "nearest by the candidate": gallery.pixels([row_of_gallery[near[1]]])[0],
-            }
+            before, after = (found(int(answer[position])) for answer in (answers.before, answers.after))
+            parts = {"image": image(position), "nearest by the reference": before, "nearest by the candidate": after}
             numbers = "; ".join(
                 f"{each.quantity.replace('_', ' ')} {each.values[position]:.3g}"
                 for each in conclusion.series
@@ -242,15 +200,15 @@ class Conclusion:
         kept = answers.neighbours
         for position in kept.values.argsort(stable=True)[:SHOWN].tolist():
             lists = exchanged(kept, position, self.k)
-            parts = {"image": population.pixels([row_of[pair.ids[position]]])[0]} | {
-                f"{what} {place}": gallery.pixels([row_of_gallery[names[found]]])[0]
+            parts = {"image": image(position)} | {
+                f"{what} {place}": found(number)
                 for what, near in zip(("lost", "new"), lists, strict=True)
-                for place, found in enumerate(near[:SHOWN], start=1)
+                for place, number in enumerate(near[:SHOWN], start=1)
             }
             caption = f"{pair.ids[position]}: keeps {float(kept.values[position]):.3g} of its {self.k} neighbours"
             if lists[0]:
                 pictures.append(row(caption, parts, encoder.domain))
-        return tuple(picture for picture in pictures if picture is not None)
+        return tuple(filter(None, pictures))
 
     def record(self, candidate: Coded, conclusion: Findings) -> Result:
         """Return the result of ``candidate``."""
@@ -259,7 +217,12 @@ class Conclusion:
         cut = any(len(each.rows) < len(each.population.images) for each in (reference, candidate))
         warnings = population_warnings(candidate.known)
         warnings += tuple(f"{each.side.name}: {each.problem}" for each in (reference, candidate) if each.problem)
-        warnings += _widths(reference, candidate)
+        widths = reference.codes.shape[1], candidate.codes.shape[1]
+        if widths[0] != widths[1]:
+            warnings += (
+                f"{candidate.side.name} has codes of {widths[1]} features and {reference.side.name} of {widths[0]}, so none "
+                "is at a distance from another and the old index cannot be searched by new codes.",
+            )
         if not cut:
             warnings += (*_lacking(reference, candidate), *_lacking(candidate, reference))
         return Result(
@@ -271,29 +234,18 @@ class Conclusion:
             questions=QUESTIONS,
             heading=self.heading,
             robustness=False,
-            encoder=candidate.info,
+            encoder=candidate.known.encoder_info,
             images=reference.known.images_info,
             settings=self.settings,
-            findings=conclusion.model_copy(update={"warnings": (*conclusion.warnings, *warnings)}),
+            findings=_with(conclusion, warnings=warnings),
             planned=planned if cut else None,
             provenance=provenance(candidate.side.settings, self.run.started),
         )
 
 
-def _has_low_end(result: Result) -> bool:
-    """Return whether a stored result tells the low end of neighbours kept, which results of older versions do not."""
-    return any(estimate.quantity == "neighbours_kept_at_80" for estimate in result.estimates)
-
-
-def _widths(reference: Coded, candidate: Coded) -> tuple[str, ...]:
-    """Return a warning if the codes of both have different widths."""
-    before, after = reference.codes.shape[1], candidate.codes.shape[1]
-    if before == after:
-        return ()
-    return (
-        f"{candidate.side.name} has codes of {after} features and {reference.side.name} of {before}, so none is at a "
-        "distance from another and the old index cannot be searched by new codes.",
-    )
+def _with(conclusion: Findings, **more: Iterable[object]) -> Findings:
+    """Return the ``conclusion`` with more estimates, verdicts or warnings."""
+    return conclusion.model_copy(update={name: (*getattr(conclusion, name), *each) for name, each in more.items()})
 
 
 def _lacking(of: Coded, by: Coded) -> tuple[str, ...]:
@@ -316,17 +268,10 @@ def _made_from(radii: Result | Failure | None) -> object:
 
 
 def _with_radii(conclusion: Findings, before: Result | Failure | None, after: Result | Failure | None) -> Findings:
-    """Return the ``conclusion`` with the change of the attack radius, or the reason why it is unknown."""
     if before is None:
         return conclusion
     moved = CODES_ALONE if after is None else change(before, after)
-    if isinstance(moved, str):
-        return conclusion.model_copy(update={"warnings": (*conclusion.warnings, moved)})
-    return conclusion.model_copy(update={"estimates": (*conclusion.estimates, moved)})
-
-
-WHERE = ("limit", "seed", "size", "trust_remote_code", "device", "precision", "batch_size")
-"""Options that the stored request of a run holds."""
+    return _with(conclusion, **({"warnings": [moved]} if isinstance(moved, str) else {"estimates": [moved]}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -393,10 +338,6 @@ def parity(
         adapter: file for a map from the reference's embeddings to the space of the only candidate, for ``load_adapter``;
             not written if no map keeps more neighbours than the old index as it is.
         precision: float32, float64, bfloat16 or float16, of the reference and of candidates that name no other.
-        budget: seconds after which no new work begins; results are then of fewer images than planned.
-        out: folder of the run; with the same folder an interrupted one continues, and ``check`` reads it. By default nothing
-            is kept.
-        **options: as other verbs take them.
 
     Raises:
         HoldfastError: something that was named does not exist or does not fit, or the reference cannot be measured.
@@ -421,32 +362,27 @@ def parity(
             raise HoldfastError(
                 f"adapter: one candidate, got {len(listed(candidates))}. Name one, or leave adapter out"
             )
-    (images_name, loaded), (bank_name, loaded_bank) = named_images(images), named_images(bank)
+    named = named_images(images), named_images(bank)
     with Run.open("parity", options, mark=REQUEST) as run:
         first, *others = sides_of(reference, listed(candidates), run.settings, loading_of(options))
-        where: dict[str, Any] = {name: value for name, value in options.items() if name in WHERE}
-        request = Request(
-            **where,
-            encoders=tuple(side.request for side in others),
-            images=images_name,
-            bank=bank_name,
-            only=(NAME,),
-            black_box=black_box,
-            out=str(run.store.folder),
-        )
-        run.store.request(request.model_dump_json(indent=1))
+        inputs = inputs_of((first, *others), others, named, options, run, only=(NAME,), black_box=black_box)
+        run.store.request(inputs.request.model_dump_json(indent=1))
         if radii and first.encoder.codes_only:
             raise HoldfastError(f"{first.name} holds embeddings alone, which cannot be attacked; leave radii out")
-        encoders = [side.encoder for side in (first, *others)]
-        named = images_reference(request, encoders) if loaded is None else loaded
-        scan_cache = ScanCache.at(run.store.folder / FILE)
-        inputs = Inputs(request, encoders, named, bank_name if loaded_bank is None else loaded_bank, scan_cache)
         conclusion = Conclusion(coded(first, inputs, run), k, divergence, inputs, run, adapter)
         conclusion.check_sense()
         results, failures = _compared(conclusion, first, others, radii)
         page = write(results, failures, run.store.folder)["report.html"] if run.kept else None
     answer = Parity(tuple(results), tuple(failures), page)
-    if sentence := _missing(answer):
+    partial = [result.encoder.name for result in answer.results if result.planned is not None]
+    sentence = ""
+    if failures:
+        sentence = f"{len(failures)} candidates have no result; the first: {failures[0].encoder}: {failures[0].reason}"
+    elif partial:
+        sentence = (
+            f"{', '.join(partial)}: the budget ended before all images were encoded; the same call with out= goes on"
+        )
+    if sentence:
         warnings.warn(sentence, MissingResultsWarning, stacklevel=3)
     return answer
 
@@ -467,31 +403,8 @@ def _compared(
         except StoreError:
             raise
         except (HoldfastError, BudgetSpentError) as error:
-            failures.append(_failed(side, error, run, conclusion.reference))
+            images = conclusion.reference.population.images.name
+            failures.append(failure_of(NAME, side.name, images, error, side.settings, run.started))
+            run.store.fail(failures[-1])
     results += [before] if isinstance(before, Result) else []
     return [result.model_copy(update={"heading": conclusion.heading}) for result in results], failures
-
-
-def _failed(side: Side, error: HoldfastError | BudgetSpentError, run: Run, reference: Coded) -> Failure:
-    """Return why there is no result of a candidate, and keep it."""
-    failure = Failure(
-        evaluation=NAME,
-        encoder=side.name,
-        images=reference.population.images.name,
-        error=type(error).__name__,
-        reason=str(error),
-        provenance=provenance(side.settings, run.started),
-    )
-    run.store.fail(failure)
-    return failure
-
-
-def _missing(answer: Parity) -> str:
-    """Return a sentence on candidates without a result, or with one of fewer images than planned."""
-    partial = [result.encoder.name for result in answer.results if result.planned is not None]
-    if answer.failures:
-        first = answer.failures[0]
-        return f"{len(answer.failures)} candidates have no result; the first: {first.encoder}: {first.reason}"
-    if partial:
-        return f"{', '.join(partial)}: the budget ended before all images were encoded; the same call with out= goes on"
-    return ""

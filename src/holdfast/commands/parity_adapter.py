@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
@@ -102,28 +101,22 @@ def adapted(
     }
     compared: dict[str, Adapter | None] = {NONE: None, **maps} if seen.same_width else {**maps}
     chosen = {kind: float(searched(seen, choose, k, each).values.mean()) for kind, each in compared.items()}
-    found = {each.conditions["map"]: each for each in _kept(pair, seen, test, k, compared)}
+    found = dict[str, Estimate]()
+    for kind, each in compared.items():
+        conditions = {"k": str(k), "among": pair.among, "map": kind}
+        found[kind] = kept_estimate(NAME, conditions, searched(seen, test, k, each), pair.gallery.is_bank)
+        if pair.groups:  # an interval would be too short
+            without = {"low": nan, "high": nan, "method": "no interval: the images come in groups"}
+            found[kind] = found[kind].model_copy(update=without)
     best = max(KINDS, key=chosen.__getitem__)
-    estimates, without = list(found.values()), found.get(NONE)
+    estimates, unmapped = list(found.values()), found.get(NONE)
     # A map has a cost, so it must keep more on both: the images that choose and those that judge.
-    if without is not None and (chosen[best] <= chosen[NONE] or found[best].value <= without.value):
-        return estimates, Adapted(None, without, found[best])
+    if unmapped is not None and (chosen[best] <= chosen[NONE] or found[best].value <= unmapped.value):
+        return estimates, Adapted(None, unmapped, found[best])
     moved = None if before is None else _radii(old, maps[best], before, inputs, run)
     if isinstance(moved, Estimate):
-        return [*estimates, moved], Adapted(maps[best], found[best], without)
-    return estimates, Adapted(maps[best], found[best], without, moved)
-
-
-def _kept(pair: Pair, seen: Pair, test: Tensor, k: int, maps: dict[str, Adapter | None]) -> Iterator[Estimate]:
-    """Yield what each map keeps of the answers; intervals would be too short for images in groups, so these have none."""
-    for kind, each in maps.items():
-        conditions = {"k": str(k), "among": pair.among, "map": kind}
-        estimate = kept_estimate(NAME, conditions, searched(seen, test, k, each), pair.gallery.is_bank)
-        if pair.groups:
-            estimate = estimate.model_copy(
-                update={"low": nan, "high": nan, "method": "no interval: the images come in groups"}
-            )
-        yield estimate
+        return [*estimates, moved], Adapted(maps[best], found[best], unmapped)
+    return estimates, Adapted(maps[best], found[best], unmapped, moved)
 
 
 def searched(seen: Pair, rows: Tensor, k: int, adapter: Adapter | None) -> Kept:
@@ -156,7 +149,6 @@ def searched(seen: Pair, rows: Tensor, k: int, adapter: Adapter | None) -> Kept:
 
 
 def _radii(old: Side, adapter: Adapter, before: Result | Failure, inputs: Inputs, run: Run) -> Estimate | str:
-    """Return how much the attack radius of the old encoder moves through the map, or why that is unknown."""
     encoder = Encoder(
         nn.Sequential(old.encoder.module, adapter.module),
         f"{old.name} through the map",

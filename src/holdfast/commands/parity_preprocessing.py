@@ -5,7 +5,7 @@ Image files can be read again, resized or decoded as another program may have do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -14,7 +14,17 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from holdfast.commands.parity_sides import Coded
-from holdfast.commands.parity_trials import AS_IT_IS, Attempt, of_decodings, of_files, of_pixels, stated_by
+from holdfast.commands.parity_trials import (
+    AS_IT_IS,
+    DECODING,
+    INPUTS,
+    RESIZING,
+    Attempt,
+    of_decodings,
+    of_files,
+    of_pixels,
+    stated_by,
+)
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Pixels
 from holdfast.core.geometry import Preprocessing
@@ -55,18 +65,12 @@ class Files:
         return self.source.depends(self.rows[name])
 
 
-# Whether images are prepared alike: the usual normalisations, channel orders, resizings and decodings, tried on few
-# images.
-#
-# A wrong resize or normalisation is the usual cause of another space with the same weights. Two encoders of equal
-# geometry see the same tensors, so resizing is not the cause; else the candidate is also given the tensors of the
-# reference. What brings the median distance of the codes down to ``MATCHES`` of what it is, and most of all, is named
-# as the cause.
+# A wrong resize or normalisation is the usual cause of another space with the same weights. What brings the median distance
+# of the codes down to ``MATCHES`` of what it is, and most of all, is named as the cause.
 #
 # Several causes may come together. So the search goes from kind to kind (normalisation and channels, resizing,
 # decoding), adds the nearest of each to what it has, and goes round until nothing comes nearer. What it can do
-# without is left out again. How a file is turned and what is behind transparent parts concern the files that say so:
-# it is judged on these.
+# without is left out again. How a file is turned and what is behind transparent parts is judged on files that say so.
 
 PROBED = 12
 """Images on which a preprocessing is judged ..."""
@@ -84,6 +88,8 @@ SHOWN = 3
 QUESTION = "Are images prepared alike?"
 
 Judged = tuple[Estimate, Attempt]
+Kind = tuple[Sequence[Attempt], tuple[str, ...], list[str]]
+"""Attempts, the part of them that is tried, and the images they are tried on."""
 
 
 def preprocessing(
@@ -106,18 +112,14 @@ def preprocessing(
     alike = weights[0] == weights[1] or reference.codes.shape[1] != candidate.codes.shape[1]
     if encoder.codes_only or alike or len(encoder.domain.shape) != 3 or encoder.domain.shape[0] not in (1, 3):
         return None
-    return PreprocessingSearch(changed, fixed, _few(inputs), scale, divergence).answer()
-
-
-def _few(inputs: Inputs) -> Inputs:
-    """Return the same inputs, of few images; what is loaded is not loaded again."""
     request = inputs.request
-    few = request.model_copy(update={"limit": min(PROBED, request.limit or PROBED)})
-    loaded = {
+    loaded = {  # is not loaded again
         (domain, geometry): images[Selection(domain, limit=PROBED, seed=request.seed).choose(images.ids)]
         for (domain, geometry), images in inputs.loaded.items()
     }
-    return replace(inputs, request=few, loaded=loaded, bank_named=None)
+    fewer = request.model_copy(update={"limit": min(PROBED, request.limit or PROBED)})
+    few = replace(inputs, request=fewer, loaded=loaded, bank_named=None)
+    return PreprocessingSearch(changed, fixed, few, scale, divergence).answer()
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,14 +175,14 @@ class PreprocessingSearch:
         before = self.as_it_is(self.names)
         odd, turned, transparent = self.odd
         decodings = of_decodings(turned, transparent, encoder.geometry)
-        kinds: list[tuple[Sequence[Attempt], Callable[[Attempt, Attempt], Attempt], list[str]]] = []
+        kinds: list[Kind] = []
         if not before.value <= ROUNDING:
             readable = self.files is not None or isinstance(self.inputs.images_named, str)
             kinds = [
-                (list(of_pixels(encoder, other)), Attempt.with_inputs, self.names),
-                (list(of_files(encoder, other)) if readable else [], Attempt.with_resizing, self.names),
+                (list(of_pixels(encoder, other)), INPUTS, self.names),
+                (list(of_files(encoder, other)) if readable else [], RESIZING, self.names),
             ]
-        kinds.append((decodings, Attempt.with_decoding, odd))
+        kinds.append((decodings, DECODING, odd))
         best, judged = self.search(start, kinds)
         best = self.without_needless(best, start, odd)
         on = odd if best.decoding != USUAL else self.names
@@ -188,22 +190,25 @@ class PreprocessingSearch:
         shown = sorted(judged, key=_value)[:SHOWN]
         if best.name != AS_IT_IS and after.value <= MATCHES * here.value:
             others = [each for each, attempt in shown if attempt.name != best.name]
-            return [here, after, *others][: SHOWN + 1], _explained(here, after, len(self.tried))
+            name = after.conditions["preprocessing"]
+            reason = (
+                f"no: with {name} codes are {after.value:.2g} of the distance between images apart instead of "
+                f"{here.value:.2g} ({after.n} images)"
+            )
+            witness = {"preprocessing": name, "tried": str(len(self.tried))}
+            verdict = Verdict(question=QUESTION, status="refuted", reason=reason, witness=witness)
+            return [here, after, *others][: SHOWN + 1], verdict
         return [before, *(each for each, _ in shown)], self.unexplained(before, [each for each, _ in shown[:1]])
 
-    def search(
-        self,
-        start: Attempt,
-        kinds: Sequence[tuple[Sequence[Attempt], Callable[[Attempt, Attempt], Attempt], list[str]]],
-    ) -> tuple[Attempt, list[Judged]]:
+    def search(self, start: Attempt, kinds: Sequence[Kind]) -> tuple[Attempt, list[Judged]]:
         """Return the nearest combination that was found, and all that were judged on ``names``."""
         best, judged, seen = start, dict[str, Judged](), dict[int, Attempt]()
         for turn in range(ROUNDS * len(kinds)):
-            options, combined, names = kinds[turn % len(kinds)]
+            options, part, names = kinds[turn % len(kinds)]
             if not options or not names or seen.get(turn % len(kinds)) is best:
                 continue
             now = self.judge(best, names)[0]
-            found = self.nearest([combined(best, option) for option in options], names)
+            found = self.nearest([best.taking(option, part) for option in options], names)
             if names is self.names:
                 judged |= {attempt.name: (estimate, attempt) for estimate, attempt in found}
             if found[0][0].value <= NEARER * now.value:
@@ -213,16 +218,11 @@ class PreprocessingSearch:
 
     def without_needless(self, best: Attempt, start: Attempt, odd: list[str]) -> Attempt:
         """Return ``best`` without what the distance hardly depends on."""
-        for combined, names in (
-            (Attempt.with_decoding, odd),
-            (Attempt.with_resizing, self.names),
-            (Attempt.with_inputs, self.names),
-        ):
-            less = combined(best, start)
-            if (
-                less.name != best.name
-                and self.judge(less, names)[0].value <= self.judge(best, names)[0].value / HOPEFUL
-            ):
+        for part, names in ((DECODING, odd), (RESIZING, self.names), (INPUTS, self.names)):
+            less = best.taking(start, part)
+            if less.name == best.name:
+                continue
+            if self.judge(less, names)[0].value <= self.judge(best, names)[0].value / HOPEFUL:
                 best = less
         return best
 
@@ -285,31 +285,23 @@ class PreprocessingSearch:
                 "so the difference lies in single images"
             )
             return Verdict(question=QUESTION, status="no violation found", reason=reason, witness=witness)
-        best = nearest[0] if nearest else before
-        helpful = best.value < before.value
-        left = (
-            f"the nearest, {best.conditions['preprocessing']}, leaves {best.value:.2g} of the distance"
-            if helpful
-            else ""
-        )
-        cause = ", so weights or arithmetic differ" if self.is_decided(best) else ""
-        return Verdict(
-            question=QUESTION,
-            status="no violation found",
-            reason=f"none of the {len(self.tried)} usual preprocessings explains it{cause} "
-            f"({left}{', and ' if left else ''}{before.value:.2g} {'as it is' if left else OF_ALL}; {before.n} images)",
-            witness=witness,
-        )
-
-    def is_decided(self, best: Estimate) -> bool:
-        """Return whether all of the preprocessing is known of both sides, and little is left for weights to explain."""
+        best, cause = nearest[0] if nearest else before, ""
+        left = f"{before.value:.2g} of the distance as it is, which no other makes smaller"
+        if best.value < before.value:
+            nearest_name = best.conditions["preprocessing"]
+            left = (
+                f"the nearest, {nearest_name}, leaves {best.value:.2g} of the distance, and {before.value:.2g} as it is"
+            )
+        # Weights explain what is left where all of the preprocessing is known of both sides.
         sides = [self.changed.side.encoder, self.fixed.side.encoder]
         known = all(not side.codes_only and stated_by(side) is not None for side in sides)
-        return known and sides[0].domain == sides[1].domain and best.value <= MATCHES
+        if known and sides[0].domain == sides[1].domain and best.value <= MATCHES:
+            cause = ", so weights or arithmetic differ"
+        reason = f"none of the {len(self.tried)} usual preprocessings explains it{cause} ({left}; {before.n} images)"
+        return Verdict(question=QUESTION, status="no violation found", reason=reason, witness=witness)
 
 
 def _codes_of(coded: Coded, names: Sequence[str]) -> Float[Tensor, "b d"]:
-    """Return the codes of images by their names."""
     rows = {name: position for position, name in enumerate(coded.ids)}
     return coded.codes[[rows[name] for name in names]]
 
@@ -323,21 +315,6 @@ def _estimate(name: str, moved: Float[Tensor, "b"]) -> Estimate:
     return summarise(series, "median", "lower").model_copy(update={"series": None, "statistic": "other"})
 
 
-OF_ALL = "of the distance as it is, which no other makes smaller"
-
-
 def _value(tried: Judged) -> float:
     value = tried[0].value
     return value if value == value else float("inf")
-
-
-def _explained(before: Estimate, after: Estimate, tried: int) -> Verdict:
-    """Return that a preprocessing explains the difference."""
-    name = after.conditions["preprocessing"]
-    return Verdict(
-        question=QUESTION,
-        status="refuted",
-        reason=f"no: with {name} codes are {after.value:.2g} of the distance between images apart instead of "
-        f"{before.value:.2g} ({after.n} images)",
-        witness={"preprocessing": name, "tried": str(tried)},
-    )

@@ -5,21 +5,27 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import BudgetSpentError, HoldfastError, UnknownName
-from holdfast.core.records import Claim, EncoderInfo, Estimate, Failure, Result, Series
+from holdfast.core.images import Images
+from holdfast.core.noise import hashed_each
+from holdfast.core.records import Claim, Estimate, Failure, Result, Series
 from holdfast.core.run_settings import PRECISIONS, RunSettings
 from holdfast.core.statistics.differences import paired
 from holdfast.data.codes.forms import Form
+from holdfast.data.reading.scan_cache import FILE, ScanCache
 from holdfast.encoders import by_name as encoders
 from holdfast.encoders.by_name import Options
 from holdfast.encoders.by_name import named as short_name
@@ -27,13 +33,16 @@ from holdfast.encoders.embeddings import SOURCE
 from holdfast.encoders.stored import SETTING, stored
 from holdfast.measure.population import Population
 from holdfast.measure.store import key_of
-from holdfast.run.inputs import Inputs, NamedEncoder, checked, reference_of
+from holdfast.run.inputs import Inputs, NamedEncoder, checked, images_reference, reference_of
 from holdfast.run.plan import plan_for_large_encoders
-from holdfast.run.request import planned
+from holdfast.run.request import Request, planned
 from holdfast.run.run import Run
 from holdfast.run.shards import CleanCodes
 from holdfast.run.table import fill_table, unfit
+from holdfast.service.parity import DIVERGENCES, Pair
+from holdfast.service.parity_maps import Gallery
 
+ITSELF = "the other images"
 NamedSide = NamedEncoder | Path
 """An encoder, its reference, a file of codes, or the reference in a precision (its name) or a form (``?stored=...``)."""
 
@@ -76,10 +85,6 @@ class Coded:
         images = self.population.images
         images = images if len(self.rows) == len(images) else images[self.rows]
         return Population(self.side.encoder, images, self.side.settings, self.codes)
-
-    @property
-    def info(self) -> EncoderInfo:
-        return self.known.encoder_info
 
 
 def sides_of(
@@ -174,6 +179,70 @@ def coded(side: Side, inputs: Inputs, run: Run) -> Coded:
     return Coded(side, population, rows, observed["codes"].cpu(), problem, bank_codes, () if bank is None else bank.ids)
 
 
+WHERE = ("limit", "seed", "size", "trust_remote_code", "device", "precision", "batch_size")
+"""Options that the stored request of a run holds."""
+InMemory = tuple[str | None, Images | None]
+"""The reference of images, and the images themselves if they are in memory."""
+
+
+def inputs_of(
+    sides: Sequence[Side],
+    requested: Sequence[Side],
+    named: tuple[InMemory, InMemory],
+    options: Mapping[str, Any],
+    run: Run,
+    **more: Any,
+) -> Inputs:
+    """Return the images and the bank that are ``named`` for ``sides``, with the request of a run of those ``requested``."""
+    (images, loaded), (bank, loaded_bank) = named
+    where = {name: value for name, value in options.items() if name in WHERE} | more
+    names, encoders = tuple(side.request for side in requested), [side.encoder for side in sides]
+    request = Request(**where, encoders=names, images=images, bank=bank, out=str(run.store.folder))
+    images_named = images_reference(request, encoders) if loaded is None else loaded
+    scan_cache = ScanCache.at(run.store.folder / FILE)
+    return Inputs(request, encoders, images_named, bank if loaded_bank is None else loaded_bank, scan_cache)
+
+
+def pair_of(reference: Coded, candidate: Coded, divergence: str) -> Pair:
+    """Return the codes of the images that both have, each image once."""
+    known = {name: position for position, name in enumerate(candidate.ids)}
+    originals = reference.population.first_copies
+    rows = [
+        position
+        for position, row in enumerate(reference.rows)
+        if reference.ids[position] in known and int(originals[row]) == row
+    ]
+    ids = tuple(reference.ids[position] for position in rows)
+    if not ids:
+        raise HoldfastError(
+            f"{candidate.side.name} has none of the images of {reference.side.name}: {candidate.ids[0]!r} ... and "
+            f"{reference.ids[0]!r} ...; name images alike on both sides"
+        )
+    mine, theirs = reference.codes[rows], candidate.codes[[known[name] for name in ids]]
+    order = np.argsort(hashed_each((reference.side.settings.seed, "order"), ids), kind="stable")
+    groups = reference.population.images.groups
+    return Pair(
+        ids,
+        mine,
+        theirs,
+        _gallery(reference, candidate) or Gallery(mine, theirs, False),
+        torch.from_numpy(order),
+        "the bank" if reference.bank is not None else ITSELF,
+        () if groups is None else tuple(groups[reference.rows[position]] for position in rows),
+        DIVERGENCES[divergence],
+    )
+
+
+def _gallery(reference: Coded, candidate: Coded) -> Gallery | None:
+    """Return the codes of the bank, in the order of the reference, if there is one."""
+    if reference.bank is None or candidate.bank is None:
+        return None
+    known = {name: position for position, name in enumerate(candidate.bank_ids)}
+    both = [position for position, name in enumerate(reference.bank_ids) if name in known]
+    theirs = candidate.bank[[known[reference.bank_ids[position]] for position in both]]
+    return Gallery(reference.bank[both], theirs, True)
+
+
 EVALUATION, QUANTITY = "attack-radius", "attack_radius"
 
 
@@ -223,7 +292,6 @@ def change(reference: Result | Failure, candidate: Result | Failure) -> Estimate
 
 
 def _of(result: Result, ids: set[str]) -> Series:
-    """Return the radii of the images ``ids``, in the order of their names."""
     series = next(each for each in result.series if each.quantity == QUANTITY)
     values = dict(zip(result.findings.ids, series.values, strict=True))
     return series.model_copy(update={"values": tuple(values[name] for name in sorted(ids)), "reasons": {}})

@@ -55,17 +55,13 @@ class Attempt:
         parts = (self.of_inputs, self.resizing, turned, BEHIND.get(self.decoding.behind, ""))
         return ", and ".join(filter(None, parts)) or AS_IT_IS
 
-    def with_inputs(self, other: Attempt) -> Attempt:
-        """Return this attempt with the normalisation and the order of channels of another."""
-        return replace(self, of_inputs=other.of_inputs, scale=other.scale, shift=other.shift, reverses=other.reverses)
+    def taking(self, other: Attempt, part: tuple[str, ...]) -> Attempt:
+        """Return this attempt with one ``part`` of another: ``INPUTS``, ``RESIZING`` or ``DECODING``."""
+        return replace(self, **{name: getattr(other, name) for name in part})
 
-    def with_resizing(self, other: Attempt) -> Attempt:
-        """Return this attempt with the resizing of another."""
-        return replace(self, geometry=other.geometry, resizing=other.resizing)
 
-    def with_decoding(self, other: Attempt) -> Attempt:
-        """Return this attempt with the decoding of another."""
-        return replace(self, decoding=other.decoding)
+INPUTS, RESIZING, DECODING = ("of_inputs", "scale", "shift", "reverses"), ("geometry", "resizing"), ("decoding",)
+"""Fields that are exchanged together: normalisation and order of channels, resizing, decoding."""
 
 
 def of_pixels(encoder: Encoder, other: Encoder) -> Iterator[Attempt]:

@@ -63,14 +63,11 @@ def publish(
     contents = {path: yaml(entries_of_file) for path, entries_of_file in entries.items()}
     for path, content in contents.items():
         write_whole(Path(out) / path, content.encode())
-    return Published(
-        {Path(out) / path: len(entries_of_file) for path, entries_of_file in entries.items()},
-        _propose(push, contents) if push else None,
-    )
+    numbers = {Path(out) / path: len(entries_of_file) for path, entries_of_file in entries.items()}
+    return Published(numbers, _propose(push, contents) if push else None)
 
 
 def _propose(model: str, contents: Mapping[str, str]) -> str:
-    """Open a pull request with the files on the model's repository and return its address."""
     from huggingface_hub import CommitOperationAdd, HfApi
 
     operations = [CommitOperationAdd(path, content.encode()) for path, content in contents.items()]

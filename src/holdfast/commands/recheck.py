@@ -69,7 +69,6 @@ def recheck(
         folder: of ``certify(..., proofs=True, out=folder)``.
         encoder: the encoder that was certified; what is in the folder must be its network.
         images: the images that were certified; those in the proofs must be the same.
-        **options: as other verbs take them.
 
     Raises:
         HoldfastError: the folder holds no proofs, damaged ones, or those of another encoder or of other images.
@@ -83,7 +82,14 @@ def recheck(
             "leave them out"
         )
     folder = Path(folder)
-    record, index = _record(folder), _index(folder)
+    stored = _content(folder, "certify.json")
+    with _sound(folder / "certify.json"):
+        record = CertificateRecord.model_validate_json(stored)
+    stored = _content(folder, INDEX)
+    with _sound(folder / INDEX):  # an entry for each image, and the checksum of the network where one has a proof
+        index = json.loads(stored)
+        if "network" not in index and any(entry.get("file") for entry in index["images"].values()):
+            raise ValueError("a proof of no network")
     ball = Ball.read(record.settings["ball"])
     if not isinstance(ball, Linf):
         raise HoldfastError(f"{folder} has certificates in {ball}, and proofs are of linf balls alone")
@@ -113,22 +119,6 @@ def recheck(
 def _content(folder: Path, name: str) -> bytes:
     with readable(str(folder / name), "certify with --proofs into that folder first", OSError):
         return (folder / name).read_bytes()
-
-
-def _record(folder: Path) -> CertificateRecord:
-    content = _content(folder, "certify.json")
-    with _sound(folder / "certify.json"):
-        return CertificateRecord.model_validate_json(content)
-
-
-def _index(folder: Path) -> Any:
-    """Return the entry of each image, and the checksum of the network where one of them has a proof."""
-    content = _content(folder, INDEX)
-    with _sound(folder / INDEX):
-        index = json.loads(content)
-        if "network" not in index and any(entry.get("file") for entry in index["images"].values()):
-            raise ValueError("a proof of no network")
-    return index
 
 
 def _sound(path: Path) -> AbstractContextManager[None]:
@@ -168,7 +158,6 @@ def _as_drawn(population: Population, record: CertificateRecord) -> Population:
 
 
 def _own(population: Population, network: PlainNetwork, record: CertificateRecord) -> PlainNetwork:
-    """Return the network of the encoder itself; raise unless all is that of the record, and ``network`` is the same."""
     name = population.encoder.name
     if population.encoder.fingerprint != record.encoder.fingerprint:
         raise HoldfastError(f"{name} is not the encoder that was certified, {record.encoder.name}")

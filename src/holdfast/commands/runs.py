@@ -60,7 +60,9 @@ def unfinished(folder: Path, results: Sequence[Result], failures: Sequence[Failu
     # Encoders that were made in Python share one source, so that their request calls them python:NAME.
     known = {info.source for info in infos} | {f"{info.source}:{info.name}" for info in infos}
     known |= {failure.encoder for failure in failures}
-    request, missing = _request(folder), list[Failure]()
+    with readable(str(folder / REQUEST), REPEAT, OSError, ValueError, because=DAMAGED):
+        request = _Asked.model_validate_json(unsealed((folder / REQUEST).read_bytes()))
+    missing = list[Failure]()
     reason = f"the run in {folder} stopped before it; repeat its command"
     stands: dict[str, Any] = {"images": request.images or "the built-in images", "error": UNFINISHED, "reason": reason}
     loading = Options(None, request.size, request.trust_remote_code)
@@ -82,11 +84,6 @@ class _Asked(BaseModel):
     arch: tuple[str, ...] = ()
     size: int | None = None
     trust_remote_code: bool = False
-
-
-def _request(folder: Path) -> _Asked:
-    with readable(str(folder / REQUEST), REPEAT, OSError, ValueError, because=DAMAGED):
-        return _Asked.model_validate_json(unsealed((folder / REQUEST).read_bytes()))
 
 
 def data_sets(folder: Path) -> list[Path]:
@@ -191,19 +188,12 @@ def inventory(folder: Path) -> Inventory:
             wanted = [(cell.evaluation, cell.encoder) for cell in unfinished(folder, results, failures)]
     waiting, broken = by_budget(failures)
     finished = [result for result in results if result.planned is None]
-    failed = {(each.evaluation, each.encoder): each.reason for each in broken}
-    partial = {
-        (each.evaluation, each.encoder.name): f"{each.looked_at:,} of {each.planned:,} samples"
-        for each in results
-        if each.planned is not None
-    }
+    failed, spent = ({(each.evaluation, each.encoder): each.reason for each in those} for those in (broken, waiting))
+    ended = [result for result in results if result.planned is not None]
+    partial = {(r.evaluation, r.encoder.name): f"{r.looked_at:,} of {r.planned:,} samples" for r in ended}
     there = {*((each.evaluation, each.encoder.name) for each in finished), *partial, *failed}
     not_measured: dict[tuple[str, str], str | None] = {cell: None for cell in wanted if cell not in there}
-    not_measured |= {
-        (each.evaluation, each.encoder): each.reason
-        for each in waiting
-        if (each.evaluation, each.encoder) not in partial
-    }
+    not_measured |= {cell: reason for cell, reason in spent.items() if cell not in partial}
     sizes, last = dict.fromkeys(KINDS, 0), 0.0
     for path in files:
         with suppress(OSError):
@@ -221,8 +211,7 @@ def inventory(folder: Path) -> Inventory:
         failed=_unfinished(failed),
         bytes=sizes,
         unreadable=tuple(
-            str(path)
-            for path in (*(path for path, record in records.items() if record is None), *_unreadable(folder, files))
+            map(str, [*(p for p, record in records.items() if record is None), *_unreadable(folder, files)])
         ),
         touched=datetime.fromtimestamp(last, UTC).isoformat(timespec="seconds"),
     )

@@ -5,19 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from holdfast.commands.evaluate import evaluate_one
 from holdfast.commands.evaluated_run import EvaluatedRun
-from holdfast.commands.parity import WHERE
-from holdfast.commands.parity_sides import coded, side_of
+from holdfast.commands.parity_sides import coded, inputs_of, side_of
 from holdfast.core.errors import HoldfastError
 from holdfast.core.options import LocalOptions, takes
 from holdfast.core.records import Result
-from holdfast.data.reading.scan_cache import FILE, ScanCache
 from holdfast.geometry.sphere import Tags
-from holdfast.run.inputs import Inputs, NamedEncoder, NamedImages, images_reference, loading_of, named_images
-from holdfast.run.request import Request
+from holdfast.run.inputs import NamedEncoder, NamedImages, loading_of, named_images
 from holdfast.run.run import Run
 from holdfast.service.evaluations.sites import Sites
 from holdfast.service.site_map import SiteMap
@@ -55,7 +52,6 @@ def sites(
         repair: ``centre``, ``whiten`` or ``combat``.
         map: safetensors file to write the map to, for ``load_site_map``. By default none is written.
         samples: how many images are used; one half fits the map, the other half gives the numbers.
-        **options: as other verbs take them.
 
     Raises:
         HoldfastError: something that was named does not exist or does not fit, or a site has too few images.
@@ -71,13 +67,9 @@ def sites(
         raise HoldfastError(
             f"nothing was measured, so no map is written: {estimates[0].reason}. Add images of each class and site"
         )
-    images_name, given = named_images(images)
     with Run.open("sites", {**options, "out": run.folder}, mark=None) as again:  # reads the embeddings that it keeps
         side = side_of(encoder, None, again.settings, loading_of(options))
-        where: dict[str, Any] = {name: value for name, value in options.items() if name in WHERE}
-        request = Request(**where, encoders=(side.request,), images=images_name, out=str(run.folder))
-        named = images_reference(request, [side.encoder]) if given is None else given
-        inputs = Inputs(request, [side.encoder], named, None, ScanCache.at(run.folder / FILE))
+        inputs = inputs_of([side], [side], (named_images(images), (None, None)), options, again)
         population = coded(side, inputs, again).known
     fitted = measure.map_of(population, repair)
     if map is not None:

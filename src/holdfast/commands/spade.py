@@ -16,8 +16,8 @@ from holdfast.core.records import Result
 from holdfast.measure.evaluation import settings
 from holdfast.measure.store import Key, Store
 from holdfast.report import write
-from holdfast.run.folder import check_free, claim
 from holdfast.run.request import build
+from holdfast.run.run import check_free, claim
 from holdfast.spectral import analysis
 from holdfast.spectral import arrays as features
 from holdfast.spectral.analysis import Spade
@@ -100,7 +100,6 @@ def spade(
 
 
 def _array(values: object) -> Any:
-    """Return what a file holds, and everything else as it is."""
     return read(Path(values)) if isinstance(values, str | Path) else values
 
 
@@ -116,13 +115,6 @@ def _key(evaluation: Spectral, seed: int, arrays: tuple[Any, Any, Any], name: st
     )
     assert inputs is not None
     assert outputs is not None
-    return Key(
-        kind=evaluation.name,
-        version=evaluation.version,
-        settings={**settings(evaluation), "labels": None if labels is None else mark(labels)},
-        encoder=mark(outputs),
-        images=mark(inputs),
-        seed=seed,
-        precision=str(outputs.dtype),
-        name=name,
-    )
+    chosen = {**settings(evaluation), "labels": None if labels is None else mark(labels)}
+    marks = {"encoder": mark(outputs), "images": mark(inputs), "precision": str(outputs.dtype), "name": name}
+    return Key(kind=evaluation.name, version=evaluation.version, settings=chosen, seed=seed, **marks)

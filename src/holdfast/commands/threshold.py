@@ -60,26 +60,12 @@ def threshold(
         ball: any ball, as ``Linf(8 / 255)`` or ``"l2:0.5"``.
         attack: how the attacker searches, as in ``"adaptive:steps=100"``.
         samples: how many images are edited and attacked.
-        **options: as other verbs take them.
 
     Raises:
         HoldfastError: something that was named does not exist or does not fit, or there are fewer than 8 images.
     """
-    chosen = ball_of(eps, ball)
-    run = evaluate_one(
-        encoder,
-        images,
-        only=Threshold.name,
-        settings={
-            Threshold.name: {
-                "rate": rate,
-                "rates": [float(each) for each in listed(rates)],
-                "edits": edit_names(edits),
-                "attack": attack,
-                "samples": samples,
-            }
-        },
-        ball=() if chosen is None else chosen,
-        **options,
-    )
+    chosen = ball_of(eps, ball) or ()
+    asked = {"rate": rate, "rates": [float(each) for each in listed(rates)], "attack": attack, "samples": samples}
+    settings = {Threshold.name: {**asked, "edits": edit_names(edits)}}
+    run = evaluate_one(encoder, images, only=Threshold.name, settings=settings, ball=chosen, **options)
     return Thresholds(run, run.results[0], rate)

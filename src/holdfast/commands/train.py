@@ -20,7 +20,6 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
-from holdfast.core.clock import budget_start
 from holdfast.core.copies import copied
 from holdfast.core.encoder import MADE_IN_PYTHON, Domain, Encoder, Normalised
 from holdfast.core.errors import (
@@ -35,7 +34,7 @@ from holdfast.core.files import write_whole
 from holdfast.core.images import Images
 from holdfast.core.options import TrainOptions, takes
 from holdfast.core.run_settings import RunSettings
-from holdfast.core.settings import fields_of, seconds
+from holdfast.core.settings import budget_start, fields_of, seconds
 from holdfast.data.reading.scan_cache import FILE, ScanCache
 from holdfast.data.reading.scan_cache import FILE as REMEMBERED
 from holdfast.encoders import trained
@@ -43,10 +42,10 @@ from holdfast.encoders.architectures.base import LoadedEncoder, trainable
 from holdfast.measure.bank import apart
 from holdfast.measure.population import info_of
 from holdfast.measure.store import checkout, versions
-from holdfast.run.folder import check_free
 from holdfast.run.inputs import reference_or_images, select
 from holdfast.run.plan import keep_freed_memory
 from holdfast.run.progress import shown
+from holdfast.run.run import check_free
 from holdfast.training import health as checkpoints
 from holdfast.training.health import lost, page
 from holdfast.training.loop import Epoch, Training, Watch
@@ -350,11 +349,7 @@ def train(
         settings: settings of the recipe by name, instead of its own.
         watch: measures the module in training before the first and after each epoch: numbers by name, kept with the others.
         size: height and width of the inputs; needed where images are files of any size.
-        limit: largest number of images, sampled by the recipe's seed.
-        subset: subset by labels, as in ``long-tail:most=5000,least=50``, of the images that ``limit`` leaves.
-        budget: seconds from now after which training stops at the end of a step, with a checkpoint in ``out``.
         out: folder for the encoder and the checkpoints; by default nothing is kept.
-        **options: as other verbs take them.
 
     Raises:
         HoldfastError: something does not exist or does not fit, the loss is not finite, or codes collapse; everything up to

@@ -87,8 +87,11 @@ class Ball(TextSettings):
         Raises:
             OutOfRange: The norm has no such projection.
         """
-        signs, weight, room = _entries(slope, rise, low, high)
-        return (signs * self._moved(weight, room, rise.double().abs())).to(slope.dtype).reshape(slope.shape)
+        flat = slope.flatten(1).double()
+        signs = flat.sign() * rise.double().sign()[:, None]
+        room = torch.where(signs > 0, high.flatten(1).double(), -low.flatten(1).double()).clamp_min(0)
+        room = room.masked_fill(flat == 0, 0)
+        return (signs * self._moved(flat.abs(), room, rise.double().abs())).to(slope.dtype).reshape(slope.shape)
 
     def _moved(self, weight: Flat, room: Flat, rise: Float[Tensor, "b"]) -> Flat:
         # Of the smallest norm, within the ``room``, whose sum with ``weight`` is ``rise``.
@@ -123,17 +126,6 @@ class Ball(TextSettings):
     def scaled(self, share: float) -> Ball:
         """Return the same ball with ``share`` of the radius."""
         return replace(self, radius=self.radius * share)
-
-
-def _entries(slope: Pixels, rise: Float[Tensor, "b"], low: Pixels, high: Pixels) -> tuple[Flat, Flat, Flat]:
-    """Return signs, sizes of the slope and room of each entry along which a linear function nears ``rise``.
-
-    All are in double precision, flat.
-    """
-    flat = slope.flatten(1).double()
-    signs = flat.sign() * rise.double().sign()[:, None]
-    room = torch.where(signs > 0, high.flatten(1).double(), -low.flatten(1).double()).clamp_min(0)
-    return signs, flat.abs(), room.masked_fill(flat == 0, 0)
 
 
 def _filled(speed: Flat, weight: Flat, room: Flat, total: Float[Tensor, "b"]) -> Flat:

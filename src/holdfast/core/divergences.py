@@ -39,6 +39,12 @@ class Divergence(TextSettings, Searching):
     def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
         """Return d(a, b) for each row."""
 
+    def _chord(self, a: Codes, b: Codes) -> Codes:
+        moved, reference = self.embed(a), self.embed(b)
+        assert moved is not None
+        assert reference is not None
+        return moved - reference
+
     def embed(self, codes: Codes) -> Codes | None:
         """Points whose Euclidean distance grows with this divergence; None if there are none."""
         return None
@@ -194,17 +200,14 @@ class Rank(Divergence):
     smooth = False
 
     def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
-        return (self._ranks(a) - self._ranks(b)).square().sum(-1) / 2
+        return self._chord(a, b).square().sum(-1) / 2
 
-    def _ranks(self, codes: Tensor) -> Tensor:
+    def embed(self, codes: Codes) -> Codes | None:
         ordered = codes.sort(dim=-1).values
         left = torch.searchsorted(ordered, codes.contiguous(), right=False)
         right = torch.searchsorted(ordered, codes.contiguous(), right=True)
         ranks = (left + right).to(codes.dtype)  # twice the mid-rank: ties share it, and units cancel below
         return _unit(ranks - ranks.mean(-1, keepdim=True))
-
-    def embed(self, codes: Codes) -> Codes | None:
-        return self._ranks(codes)
 
     def of_distance(self, distance: Tensor) -> Tensor:
         return distance.square() / 2
@@ -254,14 +257,11 @@ class Wasserstein(Divergence):
     name = "wasserstein"
 
     def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
-        return torch.linalg.vector_norm(self._points(a) - self._points(b), dim=-1)
-
-    def _points(self, codes: Tensor) -> Tensor:
-        mean, log_variance = _gaussian(codes)
-        return torch.cat([mean, (log_variance / 2).exp()], dim=-1)
+        return torch.linalg.vector_norm(self._chord(a, b), dim=-1)
 
     def embed(self, codes: Codes) -> Codes | None:
-        return self._points(codes)
+        mean, log_variance = _gaussian(codes)
+        return torch.cat([mean, (log_variance / 2).exp()], dim=-1)
 
 
 @final

@@ -75,7 +75,6 @@ class Domain:
             raise OutOfRange(of, got, f"finite and {expected}", fix)
 
     def _advice(self, shape: tuple[int, ...]) -> str:
-        """Return how pixels of another ``shape`` become inputs."""
         if shape == self.shape:
             return "make a batch of one image with unsqueeze(0)"
         if len(self.shape) == 3 and len(shape) == 4 and shape[3] == self.shape[0] != shape[1]:
@@ -112,7 +111,6 @@ class Normalised(nn.Module):
 
 
 def _of_channels(values: Sequence[float] | float | None, channels: int) -> Sequence[float] | None:
-    """Return one number per channel, or None."""
     if values is None:
         return None
     if isinstance(values, (int, float, Real)):
@@ -235,7 +233,10 @@ class Encoder:
                 warn(caution)
         self.pooling, self.caution, self.texts = pooling, caution, texts
         # As text, because numbers would change with the precision that the weights are moved to.
-        self.normalisation = _normalisation(module) or ("not stated" if caution else "none")
+        self.normalisation = "not stated" if caution else "none"
+        if isinstance(module, Normalised):
+            numbers = (" ".join(f"{number:.4g}" for number in each.flatten()) for each in (module.mean, module.std))
+            self.normalisation = "mean {}, std {}".format(*numbers)
         if geometry is None and len(domain.shape) == 3:
             height, width = domain.shape[1:]
             geometry = Geometry(min(height, width), (height, width))
@@ -341,10 +342,3 @@ def _unstated(module: nn.Module, name: str, domain: Domain) -> str:
         f"{name!r} says nothing of normalisation, so pixels in [{domain.low:g}, {domain.high:g}] reach it as they are; if "
         "it was trained on normalised images give mean and std (mean=(0, 0, 0), std=(1, 1, 1) says that it was not)"
     )
-
-
-def _normalisation(module: nn.Module) -> str:
-    if not isinstance(module, Normalised):
-        return ""
-    mean, std = (" ".join(f"{number:.4g}" for number in part.flatten()) for part in (module.mean, module.std))
-    return f"mean {mean}, std {std}"

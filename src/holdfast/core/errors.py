@@ -69,6 +69,9 @@ class _Fault(HoldfastError):
     """
 
     pattern: ClassVar[str]
+    longest_value: ClassVar[int] = LONGEST_VALUE
+    quotes: ClassVar[bool] = True
+    """Whether ``got`` is a value, which is shown in quotes if it is text; else it is a part of the sentence."""
 
     def __init__(self, argument: str, got: object, expected: object = "", fix: str = "") -> None:
         super().__init__(argument, got, expected, fix)  # all four, so that a worker's error survives pickling
@@ -88,11 +91,8 @@ class _Fault(HoldfastError):
                 break
         return sentence
 
-    longest_value: ClassVar[int] = LONGEST_VALUE
-
     def _shown(self) -> str:
-        """Return ``got`` as the sentence shows it."""
-        return repr(self.got) if isinstance(self.got, str) else str(self.got)
+        return repr(self.got) if self.quotes and isinstance(self.got, str) else str(self.got)
 
     def _allowed(self, names: int, most: int) -> str:
         """Return ``expected`` as the sentence shows it, cut to a few names or characters."""
@@ -122,9 +122,7 @@ class Conflict(_Fault):
 
     pattern = "{argument} takes {expected}, got {got}."
     longest_value = LONGEST
-
-    def _shown(self) -> str:
-        return str(self.got)
+    quotes = False
 
 
 class Unreadable(_Fault):
@@ -153,9 +151,7 @@ class CannotBound(_Fault):
 
     pattern = "{argument} cannot be bounded: {got}."
     longest_value = LONGEST
-
-    def _shown(self) -> str:
-        return str(self.got)
+    quotes = False
 
 
 class NotMeasured(_Fault):
@@ -168,9 +164,7 @@ class NotMeasured(_Fault):
     """
 
     pattern = "{argument} was not measured {got}.\nMeasured: {expected}."
-
-    def _shown(self) -> str:
-        return str(self.got)
+    quotes = False
 
     def _allowed(self, names: int, most: int) -> str:
         return super()._allowed(names, most).removeprefix("one of ")

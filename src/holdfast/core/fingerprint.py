@@ -145,8 +145,6 @@ def _is_own(module: str | None) -> bool:
     return module.partition(".")[0] not in ("holdfast", "torch") and not file.startswith(_INSTALLED)
 
 
-# What makes two modules the same encoder: their parts, weights, code, and every attribute they keep.
-#
 # Wrongly equal fingerprints hand one encoder another's stored results, so whatever a module keeps that cannot be
 # described by its content is described as unlike everything else: such an encoder is measured again in every process,
 # and never confused.

@@ -94,7 +94,10 @@ class Geometry(Preprocessing):
         if isinstance(self.resize, tuple):
             height, width = self.resize
         else:
-            image = _middle(image)
+            # Enlarging all of a line of pixels would fill the memory.
+            most = ELONGATED * min(image.size)
+            x, y = (max(0, side - most) // 2 for side in image.size)
+            image = image.crop((x, y, image.width - x, image.height - y)) if x or y else image
             sides = [int(self.resize * side / min(image.size)) for side in image.size]
             enlarge = max(1.0, columns / sides[0], rows / sides[1])
             width, height = (
@@ -125,10 +128,3 @@ def sizes(shape: tuple[int, ...]) -> str:
 def are_sizes(values: Any) -> bool:
     """True if ``values`` are positive whole numbers in a tuple."""
     return isinstance(values, tuple) and all(isinstance(value, Integral) and int(value) > 0 for value in values)
-
-
-def _middle(image: Image.Image) -> Image.Image:
-    # Enlarging all of a line of pixels would fill the memory.
-    most = ELONGATED * min(image.size)
-    left, top = (max(0, side - most) // 2 for side in image.size)
-    return image.crop((left, top, image.width - left, image.height - top)) if left or top else image

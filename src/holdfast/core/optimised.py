@@ -67,16 +67,13 @@ class _Counting(TorchDispatchMode):
         return out
 
 
-# An encoder arranged for speed: the same function of the pixels, up to rounding, by fewer and quicker operations.
-#
 # In eval mode a batch norm is a line for each channel, ``y -> gamma (y - mean) / sqrt(var + eps) + beta``. Behind a
 # convolution ``y = W * x + b`` the two are one convolution: with ``scale = gamma / sqrt(var + eps)`` that of the
 # weights ``scale W`` and the offsets ``scale (b - mean) + beta``. And a convolution on a CPU is quicker where the
 # channels of each pixel lie side by side in memory.
 #
-# Only what encodes and attacks uses an arrangement: code that looks at layers sees the module as it was built. How an
-# encoder is arranged follows from its module, device and precision alone, never from the clock, so that every process
-# and every start of a run rounds alike.
+# How an encoder is arranged follows from its module, device and precision alone, never from the clock, so that every
+# process and every start of a run rounds alike.
 
 LARGE = 1 << 24
 """Operations an image up to which nothing is arranged: such networks gain nothing by it, and their numbers stay."""
@@ -183,8 +180,10 @@ def fold(module: nn.Module, watch: Watching) -> nn.Module:
     folded = copied(module)
     for convolution, norm in pairs:
         _fold_into(folded.get_submodule(convolution), folded.get_submodule(norm))
-        above, _, name = norm.rpartition(".")
-        folded.get_submodule(above)._modules[name] = _rest(folded.get_submodule(norm))
+        # What a batch norm does beside its line: in timm it may hold the activation that follows.
+        (above, _, name), part = norm.rpartition("."), folded.get_submodule(norm)
+        rest = nn.Sequential(*part.children()) if _holds_activation(part) else nn.Identity()
+        folded.get_submodule(above)._modules[name] = rest
     return folded
 
 
@@ -201,11 +200,6 @@ def _fold_into(convolution: Any, norm: Any) -> None:
     scaled = scale.reshape(-1, *(1,) * (weight.ndim - 1)) * weight.to(**wide)
     convolution.weight = nn.Parameter(scaled.to(weight.dtype), requires_grad=False)
     convolution.bias = nn.Parameter((scale * (offset - mean) + beta).to(weight.dtype), requires_grad=False)
-
-
-def _rest(norm: nn.Module) -> nn.Module:
-    """Return what a batch norm does beside its line: in timm it may hold the activation that follows."""
-    return nn.Sequential(*norm.children()) if _holds_activation(norm) else nn.Identity()
 
 
 def _holds_activation(norm: nn.Module) -> bool:

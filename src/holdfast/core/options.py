@@ -76,10 +76,7 @@ BatchSize = Annotated[int, Option("Process at most N images at a time.", 256, CO
 Budget = Annotated[
     float | None, Option("Start no new work after this many seconds (default: unlimited).", None, COMPUTE, "SECONDS")
 ]
-Processes = Annotated[
-    Workers,
-    Option("Use N worker processes, or GPUs with --device cuda.", "auto", COMPUTE, "N|auto"),
-]
+Processes = Annotated[Workers, Option("Use N worker processes, or GPUs with --device cuda.", "auto", COMPUTE, "N|auto")]
 
 # Advanced.
 Seed = Annotated[int, Option("Seed every random choice with N.", 0, ADVANCED, "N")]
@@ -242,12 +239,15 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 def declared(kind: type, verb: str) -> Mapping[str, tuple[Any, Option]]:
     """Type and declaration of each option, with the changes of one command."""
     options = {name: get_args(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
-    return {name: (of, _changed(option, OWN.get(verb, {}).get(name, {}))) for name, (of, option) in options.items()}
+    for name, (of, option) in options.items():
+        changes = OWN.get(verb, {}).get(name, {})  # a changed help text also changes docstrings
+        options[name] = of, replace(option, **{"python": "" if "help" in changes else option.python, **changes})
+    return options
 
 
-def _changed(option: Option, changes: Mapping[str, Any]) -> Option:
-    """Return ``option`` with ``changes``; a changed help text also changes docstrings."""
-    return replace(option, **{"python": "" if "help" in changes else option.python, **changes})
+def defaults(kind: type, verb: str) -> dict[str, Any]:
+    """Default of each option of a command."""
+    return {name: option.default for name, (_, option) in declared(kind, verb).items()}
 
 
 def takes(kind: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -258,12 +258,11 @@ def takes(kind: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """
 
     def decorate(verb: Callable[P, T]) -> Callable[P, T]:
-        options = declared(kind, verb.__name__)
-        defaults = {name: option.default for name, (_, option) in options.items()}
+        options, given = declared(kind, verb.__name__), defaults(kind, verb.__name__)
         own = inspect.signature(verb)
         ahead = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
         behind = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=of)
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=given[name], annotation=of)
             for name, (of, _) in options.items()
         ]
         whole = own.replace(parameters=[*ahead, *behind])
@@ -273,7 +272,7 @@ def takes(kind: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
             if unknown := [name for name in kwargs if name not in whole.parameters]:
                 raise UnknownName(f"argument of {verb.__name__}", unknown[0], whole.parameters)
             check_no_blanks(whole.bind(*args, **kwargs).arguments)
-            return verb(*args, **cast(Any, {**defaults, **kwargs}))
+            return verb(*args, **cast(Any, {**given, **kwargs}))
 
         called.__signature__ = whole  # type: ignore[attr-defined]
         called.__doc__ = explained(inspect.getdoc(verb) or "", options)

@@ -248,7 +248,6 @@ class Findings(Record):
     @model_validator(mode="before")
     @classmethod
     def _with_kinds(cls, given: Any) -> Any:
-        """Keep the causes of warnings, which JSON would lose."""
         if not isinstance(given, dict):
             return given
         kinds: dict[str, WarningKind] = {}

@@ -13,15 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import (
-    HoldfastError,
-    UnknownName,
-    check_known,
-    check_whole,
-    explained,
-    out_of_memory,
-    warn,
-)
+from holdfast.core.errors import HoldfastError, UnknownName, check_known, check_whole, explained, out_of_memory, warn
 from holdfast.core.noise import Noise
 
 

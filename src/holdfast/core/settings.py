@@ -7,17 +7,23 @@ all use this text, so users learn one form and only one must stay stable.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import MISSING, Field, fields
 from fractions import Fraction
 from math import inf, nan
 from operator import le, lt
+from time import monotonic
 from types import NoneType, UnionType
 from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from holdfast.core.errors import HoldfastError, OutOfRange, check_known, explained
 
 T = TypeVar("T")
+LOADED = monotonic()
+"""When this module was loaded: among the first of the library, before torch."""
+_BEGAN: ContextVar[float | None] = ContextVar("began", default=None)
 REPEAT = "; commas do not separate values: where several are taken, repeat the flag, or give a list in TOML and Python"
 
 
@@ -229,19 +235,12 @@ def _simple(text: str, kinds: tuple[Any, ...]) -> bool | int | float | str:
         if int in kinds:
             return int(text)
         if float in kinds:
-            return _quotient(text.replace(" ", ""))
+            dividend, divisor = text.replace(" ", "").split("/") if "/" in text else (text.replace(" ", ""), "1")
+            return float(Fraction(dividend)) / float(Fraction(divisor))  # 0.05, 8/255 or 0.5/255
     except (ValueError, KeyError, ArithmeticError):
         if str not in kinds:
             raise
     return text
-
-
-def _quotient(text: str) -> float:
-    """Return the number that ``text`` spells: 0.05, 8/255 or 0.5/255."""
-    if "/" not in text:
-        return float(Fraction(text))
-    dividend, divisor = text.split("/")
-    return float(Fraction(dividend)) / float(Fraction(divisor))
 
 
 def number(value: float) -> str:
@@ -317,3 +316,32 @@ def seconds(budget: Any) -> float:
     if not 0 < time < inf:
         raise OutOfRange("budget", budget, "a positive number of seconds, as in 600")
     return float(time)
+
+
+# A budget counts from the start of a command; on the command line, from the start of the process: loading torch takes
+# seconds, and a user who allows two minutes includes them.
+
+
+@contextmanager
+def running_since(began: float) -> Iterator[None]:
+    """Let the command inside have begun at ``began``, by ``time.monotonic``."""
+    token = _BEGAN.set(began)
+    try:
+        yield
+    finally:
+        _BEGAN.reset(token)
+
+
+def budget_start() -> float:
+    """Start time of the running command on the clock of ``time.monotonic``, else now.
+
+    Functions that a command calls, as ``harden`` does with shares of its budget, begin when they are called.
+
+    Example:
+        >>> with running_since(5.0):
+        ...     budget_start(), budget_start() > 5.0
+        (5.0, True)
+    """
+    began = _BEGAN.get()
+    _BEGAN.set(None)
+    return monotonic() if began is None else began

@@ -18,7 +18,6 @@ PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _callback() -> Any:
-    """Return Lightning's class of callbacks, of the package that is in use if one is."""
     for package in sorted(PACKAGES, key=lambda name: name not in sys.modules):
         try:
             return import_module(package).Callback

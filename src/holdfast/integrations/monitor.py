@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isnan
 from time import monotonic
@@ -22,7 +22,6 @@ from torch import nn
 from holdfast.commands.evaluated_run import worst
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange
-from holdfast.core.images import Images
 from holdfast.core.points.neighbours import nearest_neighbours
 from holdfast.core.points.points import points
 from holdfast.core.records import Claim, Estimate
@@ -30,7 +29,6 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import names_of
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.bank import apart
-from holdfast.measure.evaluation import Evaluation
 from holdfast.measure.population import Population
 from holdfast.run.inputs import NamedImages, reference_or_images, select
 from holdfast.run.request import Request, planned
@@ -102,11 +100,19 @@ class Monitor:
         if not share > 0:
             raise HoldfastError(f"share is that of the time measurements may take, above 0, got {share!r}")
         pictures, others = reference_or_images(images), None if bank is None else reference_or_images(bank)
-        self.domain = _domain(pictures, shape)
+        if shape is None:
+            if isinstance(pictures, str):
+                form = "as in shape=(3, 224, 224)"
+                raise HoldfastError(f"the images of {pictures} need the shape of the encoder's inputs, {form}")
+            shape = pictures.pixels([0]).shape[1:]
+        self.domain = Domain(tuple(shape))
         self.images = select(pictures, self.domain, limit=limit, seed=seed)
         self.bank = None if others is None else apart(select(others, self.domain), self.images)
         self.mean, self.std, self.seed = mean, std, seed
-        self.plan = _plan(names_of(only, "only"), settings or {}, self.bank is not None)
+        names = tuple(names_of(only, "only")) or (*ONLY, *([WITH_BANK] if self.bank else ()))
+        small, given = {name: values for name, values in SMALL.items() if name in names}, settings or {}
+        chosen = {name: {**small.get(name, {}), **given.get(name, {})} for name in {**small, **given}}
+        self.plan = planned(Request.of(only=names, settings=chosen, bank="at hand" if self.bank else None))
         self.every, self.share = every, share
         self._near: Near | None = None
         self._began = monotonic()
@@ -150,7 +156,9 @@ class Monitor:
             return {}
 
     def _measured(self, module: nn.Module) -> Iterator[tuple[str, Estimate]]:
-        encoder = _encoder(module, self.domain, self.mean, self.std)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".* was in training mode", category=HoldfastWarning)
+            encoder = Encoder(module, "in training", self.domain, mean=self.mean, std=self.std)
         weight = next(module.parameters(), None)
         run = RunSettings(seed=self.seed, device=str(weight.device) if weight is not None else "cpu")
         bank = None if self.bank is None else Population(encoder, self.bank, run)
@@ -160,11 +168,18 @@ class Monitor:
                 "its embeddings are NaN or infinite; lower the learning rate, or look at its last images"
             )
         for evaluation in self.plan:
-            yield from _estimates(evaluation, population)
+            result = evaluation.measured(population, illustrated=False)
+            for quantity in result.headline:
+                if (estimate := worst(result.model_copy(update={"headline": (quantity,)}))) is not None:
+                    yield quantity, estimate
         k = min(NEIGHBOURS, len(self.images) - 1)
         near = nearest_neighbours(points(population.codes), k).index
         if self._near is not None:
-            yield KEPT, _kept(self._near, near)
+            shares = (self._near[:, :, None] == near[:, None, :]).any(2).mean(1)
+            of, conditions = "nearest neighbours that were nearest when last measured", {"k": str(k)}
+            values = torch.from_numpy(shares)
+            series = series_of(KEPT, conditions, values, "fraction of neighbours", Claim.ESTIMATE, of, "")
+            yield KEPT, summarise(series, "mean", "higher")
         self._near = near
 
 
@@ -182,51 +197,6 @@ def scalars(estimates: Mapping[str, Estimate]) -> dict[str, float]:
         for end, number in (("", estimate.value), (".low", estimate.low), (".high", estimate.high))
         if not isnan(number)
     }
-
-
-def _domain(images: str | Images, shape: Sequence[int] | None) -> Domain:
-    if shape is not None:
-        return Domain(tuple(shape))
-    if isinstance(images, str):
-        raise HoldfastError(f"the images of {images} need the shape of the encoder's inputs, as in shape=(3, 224, 224)")
-    return Domain(tuple(images.pixels([0]).shape[1:]))
-
-
-def _plan(only: Iterable[str], settings: Mapping[str, Mapping[str, Any]], bank: bool) -> list[Evaluation]:
-    names = tuple(only) or (*ONLY, *([WITH_BANK] if bank else ()))
-    small = {name: values for name, values in SMALL.items() if name in names}
-    chosen = {name: {**small.get(name, {}), **settings.get(name, {})} for name in {**small, **settings}}
-    return planned(Request.of(only=names, settings=chosen, bank="at hand" if bank else None))
-
-
-def _encoder(module: nn.Module, domain: Domain, mean: Sequence[float] | None, std: Sequence[float] | None) -> Encoder:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".* was in training mode", category=HoldfastWarning)
-        return Encoder(module, "in training", domain, mean=mean, std=std)
-
-
-def _estimates(evaluation: Evaluation, population: Population) -> Iterator[tuple[str, Estimate]]:
-    """Yield the worst of each headline quantity that has a number."""
-    result = evaluation.measured(population, illustrated=False)
-    for quantity in result.headline:
-        estimate = worst(result.model_copy(update={"headline": (quantity,)}))
-        if estimate is not None:
-            yield quantity, estimate
-
-
-def _kept(before: Near, now: Near) -> Estimate:
-    """Return the mean fraction of neighbours that images kept."""
-    shares = (before[:, :, None] == now[:, None, :]).any(2).mean(1)
-    series = series_of(
-        KEPT,
-        {"k": str(now.shape[1])},
-        torch.from_numpy(shares),
-        "fraction of neighbours",
-        Claim.ESTIMATE,
-        "nearest neighbours that were nearest when last measured",
-        "",
-    )
-    return summarise(series, "mean", "higher")
 
 
 @contextmanager

@@ -78,7 +78,6 @@ def _in_levels(bank: Images, images: Images) -> bool:
 
 
 def _levels(images: Images, rows: Sequence[int]) -> Iterator[bytes]:
-    """Yield a hash of each image in 8 bits, whatever it was stored as."""
     width = max(1, BLOCK // images.pixels([0]).numel())
     for start in range(0, len(rows), width):
         for image in (images.pixels(rows[start : start + width]) * 255).round().to(torch.int32):

@@ -213,13 +213,9 @@ def line_of(
     reference: Any = (),
     **more: Any,
 ) -> Curve:
-    """Curve through values.
+    """Curve through values, named and labelled as by ``curve_of``.
 
     Args:
-        quantity: Name of the metric.
-        conditions: Conditions of the measurement, by name.
-        x_label: Label of the horizontal axis.
-        y_label: Label of the vertical axis.
         x: Horizontal coordinates: numbers, or an array of shape (n,).
         y: Vertical coordinates, as many.
         reference: Values of the best possible encoder, as many, where they are known.
@@ -256,21 +252,17 @@ def estimate_of(
         claim: Bound type of the value.
         more: Other fields of the estimate.
     """
+    facts: dict[str, Any] = {
+        "quantity": quantity,
+        "n": n,
+        "method": method,
+        "unit": unit,
+        "claim": claim,
+        "of": of,
+        "better": better,
+    }
     value, low, high = number
-    return Estimate(
-        quantity=quantity,
-        conditions=conditions or {},
-        value=value,
-        low=low,
-        high=high,
-        n=n,
-        method=method,
-        unit=unit,
-        claim=claim,
-        of=of,
-        better=better,
-        **more,
-    )
+    return Estimate(**facts, **more, conditions=conditions or {}, value=value, low=low, high=high)
 
 
 def findings_of(
@@ -347,7 +339,11 @@ def named(findings: Findings, words: Pairs, aims: Pairs) -> Findings:
     return findings.model_copy(
         update={
             "series": tuple(_called(series, known) for series in findings.series),
-            "estimates": tuple(_aimed(_called(estimate, known), goals) for estimate in findings.estimates),
+            "estimates": tuple(
+                each.model_copy(update={"aim": aim}) if aim else each
+                for each in (_called(estimate, known) for estimate in findings.estimates)
+                for aim in [goals.get(each.conditions.get("attack", "").partition(" at ")[2])]
+            ),
             "curves": tuple(_called(curve, known) for curve in findings.curves),
         }
     )
@@ -357,11 +353,6 @@ def _called(record: Named, words: Mapping[str, str]) -> Named:
     spelled = record.quantity.replace("_", " ")
     name = words.get(record.quantity) or " ".join(words.get(word, word) for word in spelled.split(" "))
     return record if name == spelled else record.model_copy(update={"name": name})
-
-
-def _aimed(estimate: Estimate, aims: Mapping[str, str]) -> Estimate:
-    aim = aims.get(estimate.conditions.get("attack", "").partition(" at ")[2])
-    return estimate.model_copy(update={"aim": aim}) if aim else estimate
 
 
 def collapsed(codes: Float[Tensor, "n d"]) -> bool:

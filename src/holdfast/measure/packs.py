@@ -131,7 +131,14 @@ class ShardFolder:
 
     def damaged(self) -> list[Path]:
         """Return the files that hold anything that cannot be read back."""
-        return [path for path in self._files() if not _whole(path, self._members(path))]
+        damaged = list[Path]()
+        for path in self._files():
+            members = self._members(path)
+            held = sum(member.length for member in members) + HEAD.size * len(members) * (path.suffix == PACK)
+            with suppress(OSError):  # packed meanwhile
+                if not members or _stamp(path)[0] != held:
+                    damaged.append(path)
+        return damaged
 
     def pack(self) -> None:
         """Put shards that lie alone into packs, and small packs into larger ones, where there are many.
@@ -145,7 +152,6 @@ class ShardFolder:
                 self._merge(small)
 
     def _merge(self, paths: Sequence[Path]) -> None:
-        """Replace ``paths`` by packs of their sound shards."""
         packed, done, size = dict[str, bytes](), list[Path](), 0
         for path in paths:
             members = self._members(path)
@@ -209,14 +215,6 @@ def _stamp(path: Path) -> Stamp:
     return status.st_size, status.st_mtime_ns
 
 
-def _whole(path: Path, members: Sequence[Member]) -> bool:
-    """Return whether ``members`` are all that ``path`` holds."""
-    heads = HEAD.size * len(members) if path.suffix == PACK else 0
-    with suppress(OSError):
-        return bool(members) and _stamp(path)[0] == heads + sum(member.length for member in members)
-    return True  # packed meanwhile
-
-
 def _scanned(path: Path, stamp: Stamp) -> list[Member]:
     """Return the sound shards that ``path`` holds, all of it read; those of a pack are written to its index."""
     content = path.read_bytes()
@@ -232,19 +230,14 @@ def _scanned(path: Path, stamp: Stamp) -> list[Member]:
             start = body + length
         else:  # damaged, its length perhaps, too: what follows begins at some other mark
             start += len(MARK)
-    _write_index(path, stamp, members)
+    index = {"stamp": stamp, "members": [member[1:] for member in members]}
+    with suppress(OSError):  # without it, the pack is read again next time
+        write_whole(path.with_suffix(INDEX), sealed(json.dumps(index).encode()))
     return members
 
 
 def _ids(shard: bytes) -> str:
     return bytes(dict(deserialize(shard))[IDS]["data"]).decode()
-
-
-def _write_index(path: Path, stamp: Stamp, members: Sequence[Member]) -> None:
-    """Write what ``path`` holds beside it, as JSON; without a word if that cannot be: it is read again next time."""
-    content = {"stamp": stamp, "members": [member[1:] for member in members]}
-    with suppress(OSError):
-        write_whole(path.with_suffix(INDEX), sealed(json.dumps(content).encode()))
 
 
 def _indexed(path: Path, stamp: Stamp) -> list[Member] | None:

@@ -29,11 +29,6 @@ from holdfast.core.records import EncoderInfo, ImagesInfo
 from holdfast.core.run_settings import Observed, RunSettings, without_tf32
 from holdfast.core.statistics.groups import numbered
 
-# What is learned once from a whole population: before any sample is looked at, and for all who ask.
-#
-# Learning gives named tensors, which a run keeps under a key and sends to its workers; restoring makes of them what one
-# works with, once in each process.
-
 Learned = TypeVar("Learned")
 LooksAt = Literal["codes", "inputs", "encoder"]
 """What of an encoder is looked at: the ``codes`` of clean images alone, their ``inputs`` beside them, or the ``encoder``

@@ -98,24 +98,13 @@ def plain(name: str) -> str:
     return re.sub(r"[^\w.]+", "_", name)[:60]
 
 
-# A run on disk: one JSON record per finished cell, one file per shard of what was observed.
-#
 # A process may die at any moment. So every file is written beside its final name and moved there in one step, nothing
 # is rewritten in place, and whatever cannot be read back exactly (truncated, damaged, foreign) counts as never
-# computed: files are named by their checksums, and records, which keep their names, begin with theirs.
+# computed: files are named by their checksums, and records, which keep their names, begin with theirs. The page
+# docs/architecture.md lists the files.
 #
-#     run.json                          what was asked for, last
-#     results/EVALUATION-ENCODER-KEY.json
-#     failures/EVALUATION-ENCODER-HASH.json
-#     cells/CHECKSUM.json               which cells were asked for, and what each is made from
-#     fits/FIT-KEY/CHECKSUM.safetensors
-#     shards/OBSERVATION-KEY/CHECKSUM.safetensors   or many of them in CHECKSUM.pack, with CHECKSUM.index
-#     arrays/OBSERVATION-KEY/CHECKSUM.npy
-#     files.index                       image files found sound, and their digests
-#
-# A shard says which samples it holds, so that a later run may cut its work differently and still use it: neither batch
-# size, device nor worker count is part of a key. An array is what the shards of one observation hold, one row after the
-# other, where a population's is too large to be held in memory.
+# A shard says which samples it holds, so that a later run may cut its work differently and still use it. An array is what
+# the shards of one observation hold, one row after the other, where it is too large to be held in memory.
 
 
 class StoreError(HoldfastError):
@@ -267,7 +256,12 @@ class Store:
 
     def learned(self, key: Key) -> Observed | None:
         """Return what was learned under ``key``, or None if that is missing or damaged."""
-        return next(_intact(self._fits(key)), None)
+        for path in sorted(self._fits(key).glob("*.safetensors")):
+            with suppress(OSError):
+                content = path.read_bytes()
+                if checksum(content) == path.stem:
+                    return loaded(content)
+        return None
 
     def keep_learned(self, key: Key, learned: Observed) -> None:
         """Keep what was ``learned``."""
@@ -296,7 +290,12 @@ class Store:
         try:
             yield
         except OSError as error:
-            raise _unwritable(path, error) from error
+            full = error.errno in (ENOSPC, EDQUOT)
+            advice = "free some space or choose another" if full else "see why it cannot be written, or choose another"
+            why = error.strerror or str(error)
+            raise StoreError(
+                f"cannot write {path}: {why}; {advice} --out (everything written before is kept)"
+            ) from error
         self._home = self._home or _identity(self.folder)
 
 
@@ -306,23 +305,6 @@ def _identity(folder: Path) -> tuple[int, int] | None:
         status = folder.stat()
         return status.st_dev, status.st_ino
     return None
-
-
-def _intact(folder: Path) -> Iterator[Observed]:
-    """Yield the tensors of each file in ``folder`` that reads back as it was written."""
-    for path in sorted(folder.glob("*.safetensors")):
-        with suppress(OSError):
-            content = path.read_bytes()
-            if checksum(content) == path.stem:
-                yield loaded(content)
-
-
-def _unwritable(path: Path, error: OSError) -> StoreError:
-    full = error.errno in (ENOSPC, EDQUOT)
-    advice = (
-        "free some space or choose another --out" if full else "choose another --out, or see why it cannot be written"
-    )
-    return StoreError(f"cannot write {path}: {error.strerror or error}; {advice} (everything written before is kept)")
 
 
 def _cell(result: Result) -> tuple[object, ...]:
@@ -360,6 +342,16 @@ def some(paths: Sequence[Path]) -> str:
     """
     more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
     return ", ".join(map(str, paths[:SHOWN])) + more
+
+
+def failure_of(
+    evaluation: str, encoder: str, images: str, error: Exception, run: RunSettings, started: datetime
+) -> Failure:
+    """Return the record of an ``error`` that ended a cell."""
+    reason = str(error) or type(error).__name__
+    origin = provenance(run, started)
+    cell = {"evaluation": evaluation, "encoder": encoder, "images": images}
+    return Failure(**cell, error=type(error).__name__, reason=reason, provenance=origin)
 
 
 def load(folder: Path) -> tuple[list[Result], list[Failure]]:

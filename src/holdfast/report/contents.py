@@ -140,16 +140,15 @@ def select_results(results: Sequence[Result], only: Sequence[str] = (), where: S
     every = [estimate.conditions for result in selected for estimate in result.estimates]
     keys = sorted({key for conditions in every for key in conditions})
     check_known("--where", wanted, keys)
-    left = [part for result in selected if (part := _part(result, radius, wanted)).estimates]
+    left = list[Result]()
+    for result in selected:
+        kept = {
+            name: tuple(item for item in getattr(result.findings, name) if fits(item.conditions, radius, wanted))
+            for name in ("estimates", "series", "curves")
+        }
+        if kept["estimates"]:
+            left.append(result.model_copy(update={"findings": result.findings.model_copy(update=kept)}))
     if not left:
         offered = "; ".join(f"{key}: {', '.join(dict.fromkeys(c[key] for c in every if key in c))}" for key in keys)
         raise HoldfastError(f"no number was taken under all of {', '.join(where)}; there are {offered}")
     return left
-
-
-def _part(result: Result, radius: float | None, wanted: dict[str, str]) -> Result:
-    kept = {
-        name: tuple(item for item in getattr(result.findings, name) if fits(item.conditions, radius, wanted))
-        for name in ("estimates", "series", "curves")
-    }
-    return result.model_copy(update={"findings": result.findings.model_copy(update=kept)})

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from math import isfinite
-from typing import TYPE_CHECKING
+from pathlib import Path
+from shutil import copyfile
+from typing import TYPE_CHECKING, Any
 
-from holdfast.core.errors import HoldfastError, UnknownName, explained
+from holdfast.core.errors import HoldfastError, UnknownName, check_known, explained
 from holdfast.core.records import Estimate, Result
 from holdfast.report import text
 from holdfast.report.comparison.comparable import baselines, difference, labelled, with_relative_errors
@@ -17,12 +20,8 @@ if TYPE_CHECKING:
     from huggingface_hub import EvalResultEntry
 
 
-# Stored results as evaluation-result files of a Hugging Face model repository, in the classes of ``huggingface_hub``.
-#
 # The format (https://huggingface.co/docs/hub/eval-results) has a dataset, a task, a value, a date and one field of free
-# text.
-# So everything without which a number says less stands in that text: its interval, claim, settings, versions,
-# fingerprints.
+# text, in which everything stands without which a number says less.
 
 FOLDER = ".eval_results"
 REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
@@ -148,11 +147,9 @@ def _entries(result: Result, dataset: str) -> list[EvalResultEntry]:
     ]
 
 
-# The numbers of a run as trackers of experiments keep them: one name for each number, the same wherever they go.
-#
-# ``ENCODER/EVALUATION/QUANTITY.CONDITION.VALUE...``, and ``.low`` and ``.high`` for the ends of the interval. What is
-# no letter, digit, dot or dash within a part is an underscore, since not every tracker takes more; and all names have
-# as many slashes, since trackers that keep files cannot have a number and a folder of one name.
+# Trackers know a number as ``ENCODER/EVALUATION/QUANTITY.CONDITION.VALUE...``, and the ends of its interval as ``.low`` and
+# ``.high``. What is no letter, digit, dot or dash within a part is an underscore, since not every tracker takes more; and
+# all names have as many slashes, since trackers that keep files cannot have a number and a folder of one name.
 
 
 def numbers(results: Sequence[Result]) -> dict[str, float]:
@@ -167,19 +164,116 @@ def numbers(results: Sequence[Result]) -> dict[str, float]:
     named = dict[str, float]()
     for encoder, result in labelled(with_relative_errors(results)):
         for estimate in result.estimates:
-            name = _free(_name(encoder, result.evaluation, estimate), named)
+            quantity = ".".join((estimate.quantity, *(f"{key}.{value}" for key, value in estimate.conditions.items())))
+            parts = (encoder, result.evaluation, quantity)
+            name = taken = "/".join(re.sub(r"[^\w.-]", "_", part) for part in parts)
+            place = 2
+            while name in named:
+                name, place = f"{taken}_{place}", place + 1
             values = {name: estimate.value, f"{name}.low": estimate.low, f"{name}.high": estimate.high}
             named |= {key: value for key, value in values.items() if isfinite(value)}
     return named
 
 
-def _name(encoder: str, evaluation: str, estimate: Estimate) -> str:
-    quantity = ".".join((estimate.quantity, *(f"{key}.{value}" for key, value in estimate.conditions.items())))
-    return "/".join(re.sub(r"[^\w.-]", "_", part) for part in (encoder, evaluation, quantity))
+PROJECT = "holdfast"
+Keep = Callable[[Any, Mapping[str, float], Sequence[Path], str, str], None]
+"""Keeps named numbers and files with a tracker, under the name of a run and in the place that was asked for."""
+ARTEFACTS = ("report.html", "report.json", "table.csv", "table.md")
+"""The files of the report that are kept with the numbers."""
 
 
-def _free(name: str, taken: Iterable[str]) -> str:
-    known, place, free = set(taken), 2, name
-    while free in known:
-        free, place = f"{name}_{place}", place + 1
-    return free
+def log(results: Sequence[Result], folder: Path, name: str, to: str) -> None:
+    """Keep the numbers of ``results``, with their intervals, and the report in ``folder`` with the tracker ``to``.
+
+    Args:
+        results: of a run.
+        folder: holds its report.
+        name: how the tracker calls the run.
+        to: ``mlflow``, ``wandb``, ``tensorboard`` or ``trackio``; a colon and an experiment, a project or a
+            folder may follow.
+
+    Raises:
+        HoldfastError: there is no such tracker, it is not installed, or it refuses.
+    """
+    tracker, _, place = to.partition(":")
+    loaded, keep = tracker_of(to)
+    files = [folder / file for file in ARTEFACTS if (folder / file).is_file()]
+    with explained(f"{tracker} did not take the run", f"log in, or let it work offline. The run is in {folder}"):
+        keep(loaded, numbers(results), files, name, place)
+
+
+def tracker_of(to: str) -> tuple[Any, Keep]:
+    """Return the module of a tracker and what keeps a run with it.
+
+    Raises:
+        HoldfastError: there is no such tracker, or it is not installed.
+
+    Example:
+        >>> tracker_of("tensorbord")
+        Traceback (most recent call last):
+        holdfast.core.errors.UnknownName: ... Did you mean 'tensorboard'? Known: ...
+    """
+    tracker = to.partition(":")[0]
+    check_known("tracker", tracker, TRACKERS)
+    module, keep = TRACKERS[tracker]
+    with explained(f"{tracker} cannot be imported", f"install it with: pip install {tracker}", ImportError):
+        return import_module(module), keep
+
+
+def _tensorboard(module: Any, named: Mapping[str, float], files: Sequence[Path], name: str, place: str) -> None:
+    folder = Path(place or "tensorboard") / name
+    with module.SummaryWriter(str(folder)) as writer:
+        for key, value in named.items():
+            writer.add_scalar(key, value, 0)
+        for file in files:
+            if file.suffix == ".md":
+                writer.add_text(file.name, file.read_text())
+    for file in files:
+        copyfile(file, folder / file.name)
+
+
+def _mlflow(module: Any, named: Mapping[str, float], files: Sequence[Path], name: str, place: str) -> None:
+    begun = module.active_run() is None
+    if begun:
+        module.set_experiment(place or PROJECT)
+        module.start_run(run_name=name)
+    try:
+        module.log_metrics(dict(named))
+        for file in files:
+            module.log_artifact(str(file))
+    finally:
+        if begun:
+            module.end_run()
+
+
+def _wandb(module: Any, named: Mapping[str, float], files: Sequence[Path], name: str, place: str) -> None:
+    begun = module.run is None
+    run = module.init(project=place or PROJECT, name=name) if begun else module.run
+    try:
+        run.log(dict(named))
+        artefact = module.Artifact(PROJECT, type="report")
+        for file in files:
+            artefact.add_file(str(file))
+        run.log_artifact(artefact)
+    finally:
+        if begun:
+            run.finish()
+
+
+def _trackio(module: Any, named: Mapping[str, float], files: Sequence[Path], name: str, place: str) -> None:
+    module.init(project=place or PROJECT, name=name)
+    try:
+        module.log(dict(named))
+        for file in files:
+            module.log_artifact(str(file), type="report")
+    finally:
+        module.finish()
+
+
+TRACKERS: dict[str, tuple[str, Keep]] = {
+    "mlflow": ("mlflow", _mlflow),
+    "wandb": ("wandb", _wandb),
+    "tensorboard": ("torch.utils.tensorboard", _tensorboard),
+    "trackio": ("trackio", _trackio),
+}
+"""The module of each tracker, and how it keeps a run."""

@@ -9,17 +9,69 @@ from pathlib import Path
 
 from holdfast.core.errors import explained
 from holdfast.core.files import write_whole
-from holdfast.core.records import SCHEMA_VERSION, Failure, Record, Result
+from holdfast.core.records import SCHEMA_VERSION, Estimate, Failure, Record, Result
 from holdfast.report.comparison.comparable import with_relative_errors
 from holdfast.report.comparison.compare import Comparison
 from holdfast.report.contents import Contents, RunState
 from holdfast.report.figures.plots import drawings
-from holdfast.report.overview.recorded import Screen, screen
+from holdfast.report.overview.first_screen import FirstScreen
 from holdfast.report.overview.tally import Tally
 from holdfast.report.page.page import render
 from holdfast.report.papers import paper_table
 from holdfast.report.printed import csv, latex, markdown
 from holdfast.report.sets import Sets
+
+
+class ScreenCell(Record):
+    """One encoder's number in a row."""
+
+    encoder: str
+    shown: str
+    """As the page prints it."""
+    best: bool
+    """Whether the encoder is better than every other one, at 95% for the whole table."""
+    estimates: tuple[Estimate, ...]
+    """The number, or the proved and the attacked bound; none where it was not measured."""
+
+
+class ScreenRow(Record):
+    """One event with the numbers of all encoders."""
+
+    heading: str
+    title: str
+    under: str
+    """ε and norm, direction, n and what it counts."""
+    evaluation: str
+    confirmed: bool
+    """Whether the number predicted robust probes on held-out encoders."""
+    cells: tuple[ScreenCell, ...]
+
+
+class Screen(Record):
+    """The first screen of one table."""
+
+    title: str
+    encoders: tuple[str, ...]
+    baselines: tuple[str, ...]
+    leader: str
+    """The most robust encoder by the verdict; empty where none is."""
+    verdict: tuple[str, ...]
+    red: str
+    amber: str
+    checks: str
+    rows: tuple[ScreenRow, ...]
+
+
+def screen(shown: FirstScreen) -> Screen:
+    """Return a first screen as a record."""
+    plain = {name: getattr(shown, name) for name in Screen.model_fields if name != "rows"}
+    rows = list[ScreenRow]()
+    for row in shown.rows:
+        cells = (ScreenCell(encoder=c.encoder, shown=c.said, best=c.best, estimates=c.estimates) for c in row.cells)
+        kind, names = row.kind, {"title": row.title, "under": row.under}
+        names |= {"heading": kind.group, "evaluation": kind.evaluation}
+        rows.append(ScreenRow(**names, confirmed=row.confirmed, cells=tuple(cells)))
+    return Screen(**plain, rows=tuple(rows))
 
 
 class Report(Record):

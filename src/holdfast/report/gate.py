@@ -316,7 +316,7 @@ def suggested(results: Sequence[Result], evaluation: str, encoder: str, like: Es
         return ""
     times, behind = text.in_print(text.norm_of(like))
     ends = [times * _far_end(gate, estimate) for estimate in estimates]
-    bound = _down(min(ends)) if operator == ">=" else _up(max(ends))
+    bound = _outward(min(ends), 0.95) if operator == ">=" else _outward(max(ends), 1.05)
     # No share is above 1 or below 0, so that such a gate would never shut.
     if is_share(like.unit) and (bound <= 0 if operator == ">=" else bound >= 1):
         return ""
@@ -337,26 +337,15 @@ def as_printed(ball: str) -> str:
     return printed if fits({"ball": printed}, _radius({"ball": ball}), {}) else ball
 
 
-def _up(value: float) -> float:
-    """Return ``value`` rounded up to two digits.
+def _outward(value: float, factor: float) -> float:
+    """Return ``value`` rounded to two digits: up for a ``factor`` above 1; down, if it is positive, for one below.
 
     Example:
-        >>> _up(0.0101), _up(0.05)
-        (0.011, 0.05)
+        >>> _outward(0.0101, 1.05), _outward(0.05, 1.05), _outward(0.0109, 0.95)
+        (0.011, 0.05, 0.01)
     """
     rounded = float(f"{value:.2g}")
-    return rounded if rounded >= value else float(f"{value * 1.05:.2g}")
-
-
-def _down(value: float) -> float:
-    """Return ``value``, if it is positive, rounded down to two digits.
-
-    Example:
-        >>> _down(0.0109), _down(0.05)
-        (0.01, 0.05)
-    """
-    rounded = float(f"{value:.2g}")
-    return rounded if rounded <= value else float(f"{value * 0.95:.2g}")
+    return rounded if (rounded - value) * (factor - 1) >= 0 else float(f"{value * factor:.2g}")
 
 
 def _far_end(gate: Gate, estimate: Estimate) -> float:
@@ -369,7 +358,6 @@ def _far_end(gate: Gate, estimate: Estimate) -> float:
 def _judged(
     gate: Gate, name: str, matching: Sequence[tuple[Estimate, Result]], strict: bool, allow_partial: bool
 ) -> Answer:
-    """Return whether the worst of the ``matching`` numbers meets the threshold with enough samples."""
     failed = partial(Answer, gate, name, False)
     ended = [(estimate, result) for estimate, result in matching if result.planned is not None]
     worst = gate.worst([estimate for estimate, _ in matching], strict)
@@ -429,14 +417,22 @@ def _check_measured(
     known = dict.fromkeys((*reporting, *catalogue.get(gate.quantity, ())))
     if not known:
         names = {*(estimate.quantity for _, estimate in every), *catalogue}
-        raise UnknownName(f"gate {gate.text!r}: quantity", gate.quantity, names, _silent(results, failures))
+        silent = sorted({failure.evaluation for failure in failures} - {result.evaluation for result in results})
+        fix = f"{text.listed(silent)} {text.have(silent)} no result, so not all quantities are known" if silent else ""
+        raise UnknownName(f"gate {gate.text!r}: quantity", gate.quantity, names, fix)
     if gate.evaluation and gate.evaluation not in known:
         raise UnknownName(f"gate {gate.text!r}: evaluation with {gate.quantity}", gate.evaluation, known)
     estimates = [each for name, each in every if each.quantity == gate.quantity and gate.evaluation in (None, name)]
     if not estimates:
         return
-    if all(is_share(estimate.unit) for estimate in estimates):
-        _check_possible_bound(gate)
+    shares = all(is_share(estimate.unit) for estimate in estimates)
+    if shares and (not 0 <= gate.bound <= 1 or not (gate.holds(0.0) or gate.holds(1.0))):
+        # Every share answers the gate alike: such a bound is a mistake, most often a percentage.
+        percent = f"; for {gate.bound:g}% write {gate.bound / 100:g}" if 1 < gate.bound <= 100 else ""
+        raise HoldfastError(
+            f"gate {gate.text!r}: {gate.quantity} is a share between 0 and 1, so {gate.operator}{gate.bound:g} says "
+            f"nothing about it; give a bound in that range{percent}"
+        )
     keys = sorted({key for estimate in estimates for key in estimate.conditions})
     check_known(f"gate {gate.text!r}: setting of {gate.quantity}", gate.selectors, keys)
     if not any(map(gate.matches, estimates)):
@@ -452,21 +448,6 @@ def _not_measured_there(gate: Gate, estimates: Sequence[Estimate]) -> NotMeasure
     if gate.radius is not None and not any(fits(e.conditions, gate.radius, {}) for e in estimates):
         found, fix = at("ball"), "name one of these, or measure yours with --ball"
     return NotMeasured(f"gate {gate.text!r}: {gate.number}", "under these conditions", found, fix)
-
-
-def _silent(results: Sequence[Result], failures: Sequence[Failure]) -> str:
-    names = sorted({failure.evaluation for failure in failures} - {result.evaluation for result in results})
-    return f"{text.listed(names)} {text.have(names)} no result, so not all quantities are known" if names else ""
-
-
-def _check_possible_bound(gate: Gate) -> None:
-    """Raise if every share answers the gate alike: such a bound is a mistake, most often a percentage."""
-    if not 0 <= gate.bound <= 1 or not (gate.holds(0.0) or gate.holds(1.0)):
-        percent = f"; for {gate.bound:g}% write {gate.bound / 100:g}" if 1 < gate.bound <= 100 else ""
-        raise HoldfastError(
-            f"gate {gate.text!r}: {gate.quantity} is a share between 0 and 1, so {gate.operator}{gate.bound:g} says "
-            f"nothing about it; give a bound in that range{percent}"
-        )
 
 
 def _radius(conditions: Conditions) -> float:

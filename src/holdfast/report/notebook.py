@@ -85,7 +85,6 @@ def plot(results: Sequence[Result], what: str | None = None) -> Drawing:
 
 
 def _about(results: Sequence[Result], what: str | None) -> list[Result]:
-    """Return the results of one evaluation whole, or all with the series and curves of one quantity."""
     if what is None:
         return list(results)
     if of_evaluation := [result for result in results if result.evaluation == what.replace("_", "-")]:
@@ -94,18 +93,18 @@ def _about(results: Sequence[Result], what: str | None) -> list[Result]:
     if what not in quantities:
         known = sorted({result.evaluation for result in results} | quantities)
         raise UnknownName("evaluation or encoder", what, known)
-    return [_only(result, what) for result in results if what in _drawn(result)]
+    only = list[Result]()
+    for result in (each for each in results if what in _drawn(each)):
+        findings = result.findings
+        series = tuple(series for series in findings.series if series.quantity == what)
+        curves = tuple(curve for curve in findings.curves if curve.quantity == what)
+        part = findings.model_copy(update={"series": series, "curves": curves})
+        only.append(result.model_copy(update={"findings": part}))
+    return only
 
 
 def _drawn(result: Result) -> set[str]:
     return {series.quantity for series in result.series} | {curve.quantity for curve in result.findings.curves}
-
-
-def _only(result: Result, quantity: str) -> Result:
-    findings = result.findings
-    series = tuple(series for series in findings.series if series.quantity == quantity)
-    curves = tuple(curve for curve in findings.curves if curve.quantity == quantity)
-    return result.model_copy(update={"findings": findings.model_copy(update={"series": series, "curves": curves})})
 
 
 def run_html(results: Sequence[Result], failures: Sequence[Failure], headline: str) -> str:

@@ -42,13 +42,11 @@ class Line:
             return "not measured"
         if isnan(estimate.value):
             return "undefined"
-        value = self._number(estimate.value)
+        ends = (estimate.value, estimate.low, estimate.high)
+        value, low, high = (f"{100 * end:.2f}%" if self.percent else f"{end:.4g}" for end in ends)
         if not (isfinite(estimate.low) and isfinite(estimate.high)) or estimate.low == estimate.high:
             return value
-        return f"{value} [{self._number(estimate.low)}, {self._number(estimate.high)}]"
-
-    def _number(self, value: float) -> str:
-        return f"{100 * value:.2f}%" if self.percent else f"{value:.4g}"
+        return f"{value} [{low}, {high}]"
 
 
 def _rvcl(test: str, *robust: str) -> tuple[Line, ...]:

@@ -18,7 +18,7 @@ from holdfast.report.comparison.compare import Comparison, Pair
 from holdfast.report.comparison.tables import Cell, Row, Section, Table
 from holdfast.report.gate import Answer
 from holdfast.report.overview.first_screen import FirstScreen
-from holdfast.report.overview.tally import sentences, tally
+from holdfast.report.overview.tally import tally
 
 FIXED = (
     "evaluation", "version", "protocol", "images", "encoder", "minus", "quantity", "value", "low", "high", "confidence", "n",
@@ -118,7 +118,10 @@ def markdown(tables: Sequence[Table], screens: Sequence[FirstScreen] = ()) -> st
             pairs = differences.pairs(separate)
             rows = [(section, row, _differences(row, pairs, str)) for section, row in _rows(separate)]
             lines += ["", "Paired differences:", "", *_grid(_heads(pairs, _markdown), rows)]
-        lines += ["", *(f"- {_markdown(note)}" for note in (*sentences(tally(table)), *table.notes))]
+        lines += [
+            "",
+            *(f"- {_markdown(note)}" for note in (*(gap.sentence for gap in tally(table).gaps), *table.notes)),
+        ]
         parts.append("\n".join(lines).rstrip())
     legend = (
         "Bold: best. =: tied for best. [ ]: interval. A − B: difference on the same images. ↓ ↑: the better direction."
@@ -195,7 +198,7 @@ def _grid(heads: Sequence[str], rows: Sequence[tuple[Section, Row, list[str]]]) 
         f"| measure | condition | {' | '.join(heads)} |",
         "|" + " --- |" * (2 + len(heads)),
         *(
-            f"| {_markdown(_title(section))} | {_markdown(_under(row))} | {' | '.join(cells)} |"
+            f"| {_markdown(_title(section))} | {_markdown(row.where or 'all images')} | {' | '.join(cells)} |"
             for section, row, cells in rows
         ),
     ]
@@ -218,14 +221,16 @@ def latex(tables: Sequence[Table]) -> str:
     for table in tables:
         near, separate = differences.pairs_in_table(table), differences.table_of_differences(table)
         heads = [*map(_latex, table.encoders), *_heads(near, _latex)]
-        comments = [_comment(line) for line in (table.title, *sentences(tally(table)))]
+        comments = [
+            f"% {' '.join(line.split())}" for line in (table.title, *(gap.sentence for gap in tally(table).gaps))
+        ]
         cells = {id(row): [*map(_latex_cell, row.cells), *_differences(row, near, _numbers)] for _, row in _rows(table)}
         parts.append("\n".join([*comments, *_tabular(table, heads, cells)]))
         if separate.sections:
             pairs = differences.pairs(separate)
             cells = {id(row): _differences(row, pairs, _numbers) for _, row in _rows(separate)}
-            comments = [_comment(f"Paired differences. {table.title}")]
-            parts.append("\n".join([*comments, *_tabular(separate, _heads(pairs, _latex), cells)]))
+            comment = f"% Paired differences. {' '.join(table.title.split())}"
+            parts.append("\n".join([comment, *_tabular(separate, _heads(pairs, _latex), cells)]))
     return "\n\n".join(["% Needs \\usepackage{booktabs}. Bold: best; underlined: tied for best.", *parts]) + "\n"
 
 
@@ -234,12 +239,10 @@ def _tabular(table: Table, heads: Sequence[str], cells: dict[int, list[str]]) ->
     for section in table.sections:
         title = _latex(_title(section))
         lines += [r"\midrule", rf"\multicolumn{{{1 + len(heads)}}}{{l}}{{\textit{{{title}}}}} \\"]
-        lines += [rf"\quad {_latex(_under(row))} & {' & '.join(cells[id(row)])} \\" for row in section.rows]
+        lines += [
+            rf"\quad {_latex(row.where or 'all images')} & {' & '.join(cells[id(row)])} \\" for row in section.rows
+        ]
     return [*lines, r"\bottomrule", r"\end{tabular}"]
-
-
-def _comment(words: str) -> str:
-    return f"% {' '.join(words.split())}"
 
 
 def _rows(table: Table) -> list[tuple[Section, Row]]:
@@ -248,10 +251,6 @@ def _rows(table: Table) -> list[tuple[Section, Row]]:
 
 def _title(section: Section) -> str:
     return f"{section.title} {text.ARROWS[section.like.better]} ({section.like.claim})".replace("  ", " ")
-
-
-def _under(row: Row) -> str:
-    return " · ".join(filter(None, (row.first, row.rest))) or "all images"
 
 
 def _markdown_cell(cell: Cell | None) -> str:
@@ -289,8 +288,7 @@ def _latex(words: str) -> str:
 
 
 def _escaped(words: str) -> str:
-    pattern = "|".join(re.escape(mark) for mark in SPECIAL)
-    return re.sub(pattern, lambda match: SPECIAL[match[0]], words)
+    return re.sub("|".join(map(re.escape, SPECIAL)), lambda match: SPECIAL[match[0]], words)
 
 
 NUMBER = re.compile(r"−?(?:∞|\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?)")

@@ -175,7 +175,16 @@ class Sets:
     def lines(self) -> Iterator[list[str]]:
         """Yield metric, data set and one cell for each encoder."""
         for row, name, cells, places in self._lines():
-            yield [row.title, name, *(_cell(cells.get(each), places.get(each)) for each in self.encoders)]
+            written = list[str]()
+            for encoder in self.encoders:
+                if (e := cells.get(encoder)) is None:
+                    written.append("not measured")
+                elif isnan(e.value):
+                    written.append(f"n/a ({e.reason or 'no reason was recorded'})")
+                else:
+                    rank = f" #{places[encoder]:g}" if encoder in places else ""
+                    written.append(f"{text.value(e, e.value)} {text.interval(e)}".rstrip() + rank)
+            yield [row.title, name, *written]
 
     def markdown(self) -> str:
         """Return the table as Markdown."""
@@ -196,12 +205,3 @@ class Sets:
                 line = [row.evaluation, e.quantity, where, data_set, encoder, *numbers, places.get(encoder, "")]
                 writer.writerow(without_formulas(line))
         return out.getvalue()
-
-
-def _cell(estimate: Estimate | None, rank: float | None) -> str:
-    if estimate is None:
-        return "not measured"
-    if isnan(estimate.value):
-        return f"n/a ({estimate.reason or 'no reason was recorded'})"
-    number = f"{text.value(estimate, estimate.value)} {text.interval(estimate)}".rstrip()
-    return number if rank is None else f"{number} #{rank:g}"

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from holdfast.attacks.base import Attack
@@ -91,12 +90,7 @@ PROTOCOLS: dict[str, tuple[str, Settings]] = {
     ),
     "zhong2022": (
         "contrastive and supervised encoders (Zhong et al. 2022): accuracy lost to corruptions, the space, Grad-CAM",
-        {
-            "corruption-test": {"probes": ["knn", "linear"]},
-            "geometry": {},
-            "alignment": {},
-            "grad-cam": {},
-        },
+        {"corruption-test": {"probes": ["knn", "linear"]}, "geometry": {}, "alignment": {}, "grad-cam": {}},
     ),
     "cheng2021": (
         "SPADE (Cheng et al. 2021): spectral scores, hops of the worst edges, CLEVER at worst, random and best images",
@@ -109,15 +103,11 @@ PROTOCOLS: dict[str, tuple[str, Settings]] = {
 }
 
 
-def topics() -> tuple[ModuleType, ...]:
-    """Return the package ``evaluations`` of each folder of the library that has one."""
-    folders = sorted(Path(__file__).parents[1].glob("*/evaluations"))
-    return tuple(import_module(f"holdfast.{folder.parent.name}.evaluations") for folder in folders)
-
-
 def evaluations() -> dict[str, type[Evaluation]]:
     """Return every evaluation by name."""
-    return named_classes(topics(), Evaluation, "holdfast.evaluations")
+    folders = sorted(Path(__file__).parents[1].glob("*/evaluations"))
+    topics = tuple(import_module(f"holdfast.{folder.parent.name}.evaluations") for folder in folders)
+    return named_classes(topics, Evaluation, "holdfast.evaluations")
 
 
 def attacks() -> dict[str, type[Attack]]:
@@ -181,13 +171,8 @@ class Suite:
 
 
 SUITES = {
-    "quick": Suite(
-        "published and adaptive attacks on few images: minutes, wide intervals",
-        lambda sizes: sizes.quick,
-    ),
-    "standard": Suite(
-        "every evaluation with its own defaults: published and adaptive attacks on 1,000 images",
-    ),
+    "quick": Suite("published and adaptive attacks on few images: minutes, wide intervals", lambda sizes: sizes.quick),
+    "standard": Suite("every evaluation with its own defaults: published and adaptive attacks on 1,000 images"),
     "full": Suite(
         "more images, restarts, a score-only attack and scale-free divergences: the numbers to publish",
         lambda sizes: sizes.full,
@@ -223,8 +208,13 @@ def suite_settings(suite: str, kinds: Collection[type[Evaluation]], operations: 
     """
     chosen = SUITES[suite]
     settings = {kind.name: {**chosen.sizes(kind.sizes), **chosen.settings.get(kind.name, {})} for kind in kinds}
-    if suite == "quick" and operations > LARGE:
-        settings = {kind.name: _reduced(kind.sizes, operations) for kind in kinds}
+    for kind in kinds if suite == "quick" and operations > LARGE else ():
+        counts = {  # in proportion to what the encoder allows
+            name: max(LEAST, round(value * share(operations)))
+            for name, value in kind.sizes.quick.items()
+            if name in COUNTS and isinstance(value, int)
+        }
+        settings[kind.name] |= {**counts, **kind.sizes.large, **(kind.sizes.heavy if operations >= HEAVY else {})}
     return {name: fields for name, fields in settings.items() if fields}
 
 
@@ -241,13 +231,3 @@ def most_forwards() -> int:
 def share(operations: int) -> float:
     """Return the fraction of its counts that quick asks of a large encoder."""
     return min(1.0, REACH / operations)
-
-
-def _reduced(sizes: Sizes, operations: int) -> dict[str, Any]:
-    """Return the sizes of quick with counts in proportion to what the encoder allows; a heavy one has sizes of its own."""
-    counts = {
-        name: max(LEAST, round(value * share(operations)))
-        for name, value in sizes.quick.items()
-        if name in COUNTS and isinstance(value, int)
-    }
-    return {**sizes.quick, **counts, **sizes.large, **(sizes.heavy if operations >= HEAVY else {})}

@@ -95,7 +95,8 @@ def essential_checks(
     run = run or RunSettings()
     encoder, real = encoder.to(run.device, run.dtype), pixels is not None
     if pixels is None:
-        pixels = _noise(encoder, run)
+        noise = Noise.of(run.seed, [f"doctor {row}" for row in range(IMAGES)], run.device)
+        pixels = random_images(encoder.domain, noise, run.dtype)
     pixels = pixels[:IMAGES].to(run.device, run.dtype)
     encoder.domain.check(pixels)
     return tuple(_examination(encoder, pixels, real, critical))
@@ -128,24 +129,21 @@ def all_health_checks(
     run = run or RunSettings()
     checks = essential_checks(encoder, pixels, run)
     unfit = any(check.status == "failed" for check in checks)
-    return checks if unfit else (*checks, _arranged(encoder.to(run.device, run.dtype)), _certifiable(encoder))
-
-
-def _arranged(encoder: Encoder) -> Check:
-    """Return how the encoder is arranged for speed where it is computed."""
-    words = optimisation(encoder)
+    if unfit:
+        return checks
+    words = optimisation(encoder.to(run.device, run.dtype))
     built = words if words == "as it was built" else f"with {words}"
-    return Check(name="arranged for speed", status="ok", sentence=f"It is computed {built}.")
-
-
-def _certifiable(encoder: Encoder) -> Check:
-    """Return whether the encoder can be certified; traced only by ``holdfast doctor``."""
-    name = "can be certified"
+    certified: Status = "ok"
+    sentence = "All of its operations can be bounded, and they are few enough."
     try:
         traced(encoder, InstanceAccuracy.neurons, "cpu")
     except HoldfastError as error:
-        return Check(name=name, status="warning", sentence=f"{error}.")
-    return Check(name=name, status="ok", sentence="All of its operations can be bounded, and they are few enough.")
+        certified, sentence = "warning", f"{error}."
+    return (
+        *checks,
+        Check(name="arranged for speed", status="ok", sentence=f"It is computed {built}."),
+        Check(name="can be certified", status=certified, sentence=sentence),
+    )
 
 
 def _examination(encoder: Encoder, pixels: Pixels, real: bool, critical: bool) -> Iterator[Check]:
@@ -169,8 +167,3 @@ def _examination(encoder: Encoder, pixels: Pixels, real: bool, critical: bool) -
             return
         if question is repeatable:
             steady = status == "ok"
-
-
-def _noise(encoder: Encoder, run: RunSettings) -> Pixels:
-    noise = Noise.of(run.seed, [f"doctor {row}" for row in range(IMAGES)], run.device)
-    return random_images(encoder.domain, noise, run.dtype)

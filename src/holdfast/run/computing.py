@@ -17,6 +17,7 @@ from torch import Tensor
 from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.errors import BudgetSpentError
 from holdfast.core.images import Images
+from holdfast.core.records import grouped
 from holdfast.core.run_settings import Observed, RunSettings, without_tf32
 from holdfast.measure.evaluation import Evaluation, fits_of, parts
 from holdfast.measure.observation import Observation
@@ -69,11 +70,6 @@ class EncoderState:
         """Fits that the evaluations need, each once."""
         return tuple(dict.fromkeys(fit for group in self.groups.values() for each in group for fit in fits_of(each)))
 
-    def add_fit(self, fit: Fit[Any], learned: Observed | Exception) -> None:
-        """Take note of what a fit learned, or why it could not: later populations know it."""
-        self.learned[fit] = learned
-        self.release()
-
     def release(self) -> None:
         """Let go of what is on the device, until the next turn."""
         for population in ("population", "planning"):
@@ -93,9 +89,9 @@ class Done:
     """Outcome of computing shards."""
 
     failed: dict[Observation, Exception] = field(default_factory=dict)
+    """Observations that failed, with their errors."""
     computed_rows: int = 0
     missing_rows: int = 0
-    """Observations that failed, with their errors."""
 
 
 @final
@@ -166,6 +162,7 @@ class Computing:
         )
         tally = Tally(self, name, called, turns)
         pieces = [(part, part.rows(population)) for part in called]
+        most = grouped((part, count) for observation, count in (first or {}).items() for part in parts(observation))
         with suppress(BudgetSpentError):
             patient = partial(self.deadline.affords, 0.0)
             compute(
@@ -177,7 +174,7 @@ class Computing:
                 tally,
                 tally.done.failed,
                 patient,
-                limits(first or {}),
+                {part: max(counts) for part, counts in most.items()},
                 recut=self.deadline.budget is not None,
             )
         return tally.done
@@ -252,24 +249,12 @@ class Tally:
         self.counts[part], self.since = count, now
         if fresh or count < total:
             self.work.tell(f"{self.name}: {self.called[part]}, {count} of {total}")
-        self._stop_in_time(fresh, now)
-
-    def _stop_in_time(self, fresh: int, now: float) -> None:
-        """Abandon the work handed out if it would end too late."""
-        # At the first shard that ends too late nobody has been refused yet, who asks for one at a time.
+        # What was handed out is abandoned if it would end too late. At the first shard that ends too late nobody has been
+        # refused yet, who asks for one at a time.
         deadline = self.work.deadline
         self.late_shards += fresh > 0 and now > deadline.last_beginning_of_turn
         if self.late_shards and ((self.late_shards > 1 and not self.turns.refused) or now > deadline.last_overrun):
             raise self.work.spent()
-
-
-def limits(first: Mapping[Observation, int]) -> dict[Observation, int]:
-    """Return the number of rows per part; observations that share a part may need different numbers."""
-    most: dict[Observation, int] = {}
-    for observation, count in first.items():
-        for part in parts(observation):
-            most[part] = max(count, most.get(part, 0))
-    return most
 
 
 log = logging.getLogger("holdfast")

@@ -20,7 +20,7 @@ from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.measure.evaluation import Evaluation, components, fits_of, parts, with_bank
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Population
-from holdfast.measure.store import StoreError, key_of, provenance
+from holdfast.measure.store import StoreError, failure_of, key_of, provenance
 from holdfast.run.computing import Computing, EncoderState
 from holdfast.run.engines.base import Local
 from holdfast.run.engines.processes import Automatic, Processes
@@ -85,16 +85,6 @@ class Cells:
                 forecast.expect((encoder.name, what))
         return MissingCells(encoder, images, bank, missing)
 
-    def other_encoders(self, row: MissingCells) -> tuple[Encoder, ...]:
-        """Return the encoders beside that of ``row``, if anything that is missing of it looks at them."""
-        needs_others = any(evaluation.needs_others for evaluation in row.evaluations)
-        return tuple(encoder for encoder in self.encoders if needs_others and encoder is not row.encoder)
-
-    def forget_failures(self, encoder: Encoder, evaluations: Sequence[Evaluation]) -> None:
-        """Remove what an earlier run noted of cells that are tried again."""
-        for evaluation in evaluations if is_main(self.work.engine) else ():
-            self.work.store.clear_failure(evaluation.name, encoder.name)
-
     @contextmanager
     def failing(self, encoder: Encoder, images: str, evaluations: Sequence[Evaluation]) -> Iterator[None]:
         """Record whatever goes wrong inside as the failure of ``evaluations``, and go on; but a full disk ends all."""
@@ -105,28 +95,17 @@ class Cells:
         except Exception as error:
             log.debug("%s failed", encoder.name, exc_info=True)
             for evaluation in evaluations:
-                self._give_up(encoder, images, evaluation, error)
-
-    def _give_up(self, encoder: Encoder, images: str, evaluation: Evaluation, error: Exception) -> None:
-        """Record why there is no new result; a run that ends early keeps the partial one."""
-        if (encoder.name, evaluation) in self.work.forecast.waiting:
-            for what in components(evaluation):
-                self.work.forecast.drop((encoder.name, what))
-        known = self.partial.get((encoder.name, evaluation))
-        if known is not None and isinstance(error, BudgetSpentError):
-            self.results.append(known)  # it got no further than before
-            return
-        failure = Failure(
-            evaluation=evaluation.name,
-            encoder=encoder.name,
-            images=images,
-            error=type(error).__name__,
-            reason=str(error) or type(error).__name__,
-            provenance=provenance(self.run, datetime.now(UTC)),
-        )
-        if is_main(self.work.engine):
-            self.work.store.fail(failure)
-        self.failures.append(failure)
+                if (encoder.name, evaluation) in self.work.forecast.waiting:
+                    for what in components(evaluation):
+                        self.work.forecast.drop((encoder.name, what))
+                known = self.partial.get((encoder.name, evaluation))
+                if known is not None and isinstance(error, BudgetSpentError):
+                    self.results.append(known)  # it got no further than before
+                    continue
+                failure = failure_of(evaluation.name, encoder.name, images, error, self.run, datetime.now(UTC))
+                if is_main(self.work.engine):
+                    self.work.store.fail(failure)
+                self.failures.append(failure)
 
 
 HASTE = 2.0
@@ -232,25 +211,14 @@ def _waiting(subject: EncoderState, cells: Cells) -> Iterator[Task]:
             continue
         for evaluation in left:
             with cells.failing(subject.encoder, subject.images.name, [evaluation]):
-                last = _hastened(subject, observation, evaluation, sample, cells)
+                last = sample
+                if cells.work.stopped and sample.whole:  # neither conclusions nor pictures that take long
+                    if evaluation.concluding(subject.planning) > HASTE:
+                        raise cells.work.spent()
+                    if _pictures(subject, observation, evaluation, cells.work) > HASTE:
+                        last = Sample.of(subject, observation, cells.work, without_last=1)
                 check_enough(subject, evaluation, last, cells)
                 yield evaluation, last
-
-
-def _hastened(
-    subject: EncoderState, observation: Observation, evaluation: Evaluation, sample: Sample, cells: Cells
-) -> Sample:
-    """Return the sample to conclude from: in a stopped run one without pictures that take long.
-
-    Raises:
-        BudgetSpentError: the conclusion takes long itself.
-    """
-    if cells.work.stopped and sample.whole:
-        if evaluation.concluding(subject.planning) > HASTE:
-            raise cells.work.spent()
-        if _pictures(subject, observation, evaluation, cells.work) > HASTE:
-            return Sample.of(subject, observation, cells.work, without_last=1)
-    return sample
 
 
 def _expected(subject: EncoderState, observation: Observation, group: Sequence[Evaluation], work: Computing) -> float:
@@ -265,7 +233,6 @@ def _expected(subject: EncoderState, observation: Observation, group: Sequence[E
 
 
 def _pictures(subject: EncoderState, observation: Observation, evaluation: Evaluation, work: Computing) -> float:
-    """Return the seconds that the pictures of a full result will take."""
     count, name = pictured(evaluation), subject.encoder.name
     return sum((work.forecast.expected((name, part), count) for part in parts(observation) if count), 0.0)
 

@@ -27,10 +27,7 @@ from holdfast.measure.observation import Observation
 from holdfast.measure.population import Fit
 from holdfast.run.plan import attacked_together, keep_freed_memory
 
-# How much work there is: the pace of an encoder, and the seconds left, forecast from it and what was measured.
-#
-# Work is planned in forwards of the encoder, a gradient step counted as three; from the first shard on, in what it
-# took.
+# Work is planned in forwards of the encoder, a gradient step counted as three; from the first shard on, in what it took.
 
 What = Observation | Evaluation | Fit[Any]
 """Fit, observation or conclusion of an encoder."""
@@ -214,10 +211,14 @@ class Forecast:
         if isinstance(what, Evaluation):  # conclusions hardly look at the encoder
             known = [timed[name]] if name in timed else timed.values()
             return 0.0, sum(map(_pace, known)) / len(known)
-        later, planned = _later_over_first(timed.values()), self._by_forwards((name, what))
+        # The paces of later rows over those of the first, where anything was measured twice.
+        ratios = [_pace(each) / first for each in timed.values() if len(each) > 1 and (first := _pace(each[:1]))]
+        later, planned = median(ratios) if ratios else None, self._by_forwards((name, what))
         if name in timed and later is not None:
             return 0.0, _line(timed[name], later, planned)[1]
-        slower = {other: self._slower(name, other) for other in timed}
+        paces = {other: self.paces.get(other, 0.0) for other in (name, *timed)}
+        # The time of this encoder relative to each other; 1 if unknown.
+        slower = {o: paces[name] / paces[o] if paces[name] > 0 and paces[o] > 0 else 1.0 for o in timed}
         nearest = min(int(abs(log(times))) for times in slower.values())
         lines = {
             other: (beside, slower[other] * row)
@@ -229,7 +230,6 @@ class Forecast:
         return line if sum(line) <= COLD * sum(least) else least
 
     def _by_forwards(self, piece: Piece) -> float:
-        """Return the seconds of a row of ``piece`` by its forward passes alone."""
         return self.forward_passes.get(piece, 0) * self.paces.get(piece[0], 0.0)
 
     def _corrected(self, name: str) -> float:
@@ -238,11 +238,8 @@ class Forecast:
         The median, weighted by forward passes, because slow pieces with few of them (bounds) tell nothing of others. Until
         much is measured, the plan counts.
         """
-        if name not in self._corrections:
-            self._corrections[name] = self._correction(name)
-        return self._corrections[name]
-
-    def _correction(self, name: str) -> float:
+        if name in self._corrections:
+            return self._corrections[name]
         pairs = [(EARLY, EARLY)] + [
             (rows * by_forwards, rows * _line(timed[name], None, by_forwards)[1])
             for what, timed in self.measured.items()
@@ -252,12 +249,8 @@ class Forecast:
         pairs.sort(key=lambda pair: pair[1] / pair[0])
         reached = list(accumulate(planned for planned, _ in pairs))
         planned, took = pairs[bisect_left(reached, reached[-1] / 2)]
-        return min(max(took / planned, 1 / FARTHEST), FARTHEST)
-
-    def _slower(self, name: str, other: str) -> float:
-        """Return the time of this encoder relative to the ``other``; 1 if unknown."""
-        ours, theirs = self.paces.get(name, 0.0), self.paces.get(other, 0.0)
-        return ours / theirs if ours > 0 and theirs > 0 else 1.0
+        self._corrections[name] = min(max(took / planned, 1 / FARTHEST), FARTHEST)
+        return self._corrections[name]
 
     @property
     def side_by_side(self) -> float:
@@ -318,12 +311,6 @@ def _line(times: Sequence[tuple[int, float]], later: float | None, planned: floa
     return max(0.0, seconds - rows * row), row
 
 
-def _later_over_first(timed: Iterable[Sequence[tuple[int, float]]]) -> float | None:
-    """Return the median of the paces of later rows over those of the first; None where nothing was measured twice."""
-    ratios = [_pace(times) / first for times in timed if len(times) > 1 and (first := _pace(times[:1]))]
-    return median(ratios) if ratios else None
-
-
 def _pace(times: Sequence[tuple[int, float]]) -> float:
     # The first rows bear what is set up once (a traced graph), so later ones speak for the rest.
     counted = times[1:] or times
@@ -376,10 +363,6 @@ class Deadline:
         """Begin a turn of this fraction of the time that is left; in a strict one nothing begins that would outlast it."""
         now = monotonic()
         self.turn_end, self.strict = now + (self.last_beginning - now) * share, strict
-
-    def leave_turn(self) -> None:
-        """Let work of every encoder last until the end of the budget again."""
-        self.turn_end = inf
 
     def affords(self, seconds: float) -> bool:
         """Return whether work of this many seconds may begin."""

@@ -18,8 +18,6 @@ from holdfast.encoders.loading.library_transform import NOT_STATED
 from holdfast.encoders.onnx.graph import OnnxModule
 from holdfast.encoders.stored import without_store
 
-# What the doctor asks about normalisation and outputs: is the network given what it was trained on, and codes taken?
-#
 # How far codes spread is ``mean |f(x) - m| / mean |f(x)|`` with ``m`` the mean code: it does not depend on their
 # scale. A network that is given pixels shifted or scaled out of what it knows gives all images nearly one code.
 

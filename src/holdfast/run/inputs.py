@@ -79,8 +79,11 @@ class Inputs:
             HoldfastError: something it names does not exist or cannot be read.
         """
         bank = request.bank if at_hand.bank is None else at_hand.bank
-        if at_hand.images is None:
-            _check_images(request, at_hand.encoders)
+        others = (reference for reference in request.encoders if reference not in at_hand.encoders)
+        if (at_hand.images, request.images) == (None, None) and not all(
+            named(reference)[1].startswith(WITH_IMAGES) for reference in others
+        ):  # before anything is loaded
+            raise HoldfastError(NO_IMAGES)
         encoders = encoders_of(request, at_hand.encoders)
         images = images_reference(request, encoders) if at_hand.images is None else at_hand.images
         if images == OWN:
@@ -96,7 +99,7 @@ class Inputs:
         """Return the images that ``encoder`` is measured on."""
         if not isinstance(encoder, Embeddings):
             return self.prepared(encoder.domain, encoder.geometry)
-        return self._once(encoder, lambda: self._rows(encoder))
+        return self._once(encoder, lambda: self._rows(encoder))  # all rows, or those of the images that are named
 
     def bank(self, encoder: Encoder) -> Images | None:
         """Return the reference set for ``encoder`` without its measured images, if there is one."""
@@ -104,7 +107,9 @@ class Inputs:
             return None
         if not isinstance(encoder, Embeddings):
             return self._prepared_bank(encoder.domain, encoder.geometry)
-        return self._once(("bank", encoder), lambda: self._bank_rows(encoder))
+        if self._own:
+            return self._once(("bank", encoder), lambda: self._read_bank(encoder.domain, None, self.images(encoder)))
+        return self._once(("bank", encoder), lambda: encoder.images(self._prepared_bank(*self._shown)))
 
     def prepared(self, domain: Domain, geometry: Preprocessing | None) -> Images:
         """Return the images as inputs of ``domain``, read from files by ``geometry``."""
@@ -134,7 +139,6 @@ class Inputs:
         return (PICTURES, None) if shown is None else (shown.domain, shown.geometry)
 
     def _rows(self, encoder: Embeddings) -> Images:
-        """Return the embeddings of all rows, or those of the images that are named."""
         if not self._own:
             return encoder.images(self.prepared(*self._shown))
         limit = self.request.limit
@@ -142,11 +146,6 @@ class Inputs:
         if limit is None:
             return images
         return images[Selection(encoder.domain, limit=limit, seed=self.request.seed).choose(images.ids)]
-
-    def _bank_rows(self, encoder: Embeddings) -> Images:
-        if self._own:
-            return self._read_bank(encoder.domain, None, self.images(encoder))
-        return encoder.images(self._prepared_bank(*self._shown))
 
     def _read_bank(self, domain: Domain, geometry: Preprocessing | None, images: Images) -> Images:
         assert self.bank_named is not None
@@ -264,7 +263,6 @@ def load_encoder(encoder: NamedEncoder, options: Options = AS_LOADED) -> Encoder
 
 
 def _check_as_loaded(name: str, options: Options) -> None:
-    """Raise if ``options`` say how to load the encoder ``name``, which is in memory."""
     if options != AS_LOADED:
         raise HoldfastError(
             f"arch, size and trust_remote_code say how to load an encoder, and {name} is in memory; leave them out"
@@ -290,13 +288,6 @@ def select(
         return data.load(images, domain, geometry, limit=limit, seed=seed, scan_cache=scan_cache)
     images.pixels([0], domain=domain)
     return images if limit is None else images[Selection(domain, limit=limit, seed=seed).choose(images.ids)]
-
-
-def _check_images(request: Request, at_hand: Mapping[str, Encoder]) -> None:
-    """Raise before anything is loaded if an encoder that has no images of its own is to be measured on none."""
-    others = [reference for reference in request.encoders if reference not in at_hand]
-    if request.images is None and not all(named(reference)[1].startswith(WITH_IMAGES) for reference in others):
-        raise HoldfastError(NO_IMAGES)
 
 
 def _warn_of_other_rows(codes: Sequence[Embeddings]) -> None:
@@ -340,16 +331,11 @@ def encoders_of(request: Request, at_hand: Mapping[str, Encoder]) -> list[Encode
     loaded = loaded or [encoders.load(f"builtin:{name}") for name in TOURED]
     everyone = [*loaded, *_baselines(request, loaded)]
     counted = Counter(encoder.name for encoder in everyone)
-    return [_called_by_source(encoder) if counted[encoder.name] > 1 else encoder for encoder in everyone]
-
-
-def _called_by_source(encoder: Encoder) -> Encoder:
-    """Return ``encoder`` named by its source; one made in Python keeps its name."""
-    if encoder.source == MADE_IN_PYTHON:
-        return encoder
-    renamed = copy(encoder)  # the caller's own keeps its name
-    renamed.name = encoder.source
-    return renamed
+    for place, encoder in enumerate(everyone):
+        if counted[encoder.name] > 1 and encoder.source != MADE_IN_PYTHON:
+            everyone[place] = copy(encoder)  # the caller's own keeps its name
+            everyone[place].name = encoder.source
+    return everyone
 
 
 def _baselines(request: Request, encoders: Sequence[Encoder]) -> list[Encoder]:

@@ -219,20 +219,17 @@ def plan_for_large_encoders(request: Request, encoders: Sequence[Encoder]) -> li
     kinds = {type(evaluation) for evaluation in plan}
     absent = [each.name for each in whole if type(each) not in kinds]
     missing = f", and leaves {listed(absent)} out" if absent else ""
+    percent = float(f"{100 * share(largest):.2g}")  # of two digits, and 100 is not 1e+02
+    less = f"looks at {percent:g}% as many images as with a small network and attacks them less often"
+    if largest >= HEAVY:
+        less = (
+            f"asks for {most_forwards():,} forwards of it at most, a gradient counted as three, and attacks 30 images"
+        )
     warn(
-        f"{name} takes {largest / 1e6:,.0f} million operations an image, so quick {_less(largest)}{missing}; --suite "
+        f"{name} takes {largest / 1e6:,.0f} million operations an image, so quick {less}{missing}; --suite "
         "standard asks for everything, --device cuda is faster"
     )
     return plan
-
-
-def _less(operations: int) -> str:
-    if operations >= HEAVY:
-        return (
-            f"asks for {most_forwards():,} forwards of it at most, a gradient counted as three, and attacks 30 images"
-        )
-    percent = float(f"{100 * share(operations):.2g}")  # of two digits, and 100 is not 1e+02
-    return f"looks at {percent:g}% as many images as with a small network and attacks them less often"
 
 
 BATCHES = (1, 2, 4, 8)

@@ -26,7 +26,6 @@ from typing import Any, final
 import numpy as np
 
 from holdfast.attacks.attacked_radii import Radii
-from holdfast.attacks.base import Attack
 from holdfast.attacks.black_box import SquareAttack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.presets import attacks_in_balls
@@ -142,7 +141,9 @@ def _radii_by_name(
     for encoder in encoders:
         for probe in probes or [None]:
             try:
-                search = _search(probe, attack, count)
+                search: Radii | ProbeRadii = Radii("retrieval", WIDEST, attack, L2Distance(), 10, (), (), attack, count)
+                if probe is not None:
+                    search = ProbeRadii(probe, WIDEST, attack, (), (), L2Distance(), count)
                 values = _radii(encoder, search, inputs, run, work)
             except (StoreError, BudgetSpentError):  # radii without this encoder would be others
                 raise
@@ -151,12 +152,6 @@ def _radii_by_name(
             else:
                 radii[encoder.name if probe is None else f"{probe} on {encoder.name}"] = values
     return radii
-
-
-def _search(probe: Probe | None, attack: Attack, count: int) -> Radii | ProbeRadii:
-    if probe is None:
-        return Radii("retrieval", WIDEST, attack, L2Distance(), 10, (), (), attack, count)
-    return ProbeRadii(probe, WIDEST, attack, (), (), L2Distance(), count)
 
 
 def _radii(
@@ -195,22 +190,17 @@ def choose(
     """
     known = {name: values for name, values in radii.items() if values}
     for name in sorted(known, key=lambda name: (quantile(known[name], 0.5), name), reverse=True):
-        if balls := _informative(known[name], defaults):
-            shares = text.listed([f"{lost(known[name], ball.radius):.0%}" for ball in balls])
+        lost_at, balls, far = known[name], tuple(defaults), FAR * quantile(known[name], 0.5)
+        if not any(LEAST <= lost(lost_at, ball.radius) <= MOST and ball.radius <= far for ball in defaults):
+            aims = [quantile(lost_at, share) for share in AIMS[min(2, len(defaults))]]
+            balls = tuple(dict.fromkeys(Linf(readable(aim, lost_at)) for aim in aims if 0 < aim <= WIDEST.radius))
+        if balls:
+            shares = text.listed([f"{lost(lost_at, ball.radius):.0%}" for ball in balls])
             who = name if len(known) == 1 else f"{name}, the strongest,"
             spelled = text.listed([text.ball(str(ball)) for ball in balls])
-            sentence = f"{what} are measured at {spelled}, where {who} loses {shares} of {len(known[name])} images."
+            sentence = f"{what} are measured at {spelled}, where {who} loses {shares} of {len(lost_at)} images."
             return InformativeRadii(balls, sentence)
     return None
-
-
-def _informative(radii: Sequence[float], defaults: Sequence[Ball]) -> tuple[Ball, ...]:
-    """Return ``defaults`` if one of them tells something at these ``radii``, else readable ones that do."""
-    far = FAR * quantile(radii, 0.5)
-    if any(LEAST <= lost(radii, ball.radius) <= MOST and ball.radius <= far for ball in defaults):
-        return tuple(defaults)
-    aims = [quantile(radii, share) for share in AIMS[min(2, len(defaults))]]
-    return tuple(dict.fromkeys(Linf(readable(aim, radii)) for aim in aims if 0 < aim <= WIDEST.radius))
 
 
 def lost(radii: Sequence[float], radius: float) -> float:

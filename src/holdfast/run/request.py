@@ -7,8 +7,7 @@ are the fields of the request; it has one table per evaluation, whose keys are t
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -39,7 +38,7 @@ from holdfast.core.options import (
     Seed,
     Size,
     TrustRemoteCode,
-    declared,
+    defaults,
 )
 from holdfast.core.records import Record
 from holdfast.core.settings import convert, fields_of, listed, seconds, types_of
@@ -51,7 +50,7 @@ BLIND = SquareAttack()
 """The attack of a request for a black box."""
 
 
-DEFAULTS = {name: option.default for name, (_, option) in declared(EvaluateOptions, "evaluate").items()}
+DEFAULTS = defaults(EvaluateOptions, "evaluate")
 
 
 def _several(value: Any) -> Any:
@@ -59,7 +58,6 @@ def _several(value: Any) -> Any:
 
 
 def _texts(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return settings as JSON holds them."""
     return {name: {field: plain(value) for field, value in fields.items()} for name, fields in settings.items()}
 
 
@@ -102,8 +100,14 @@ class Request(Record):
         Raises:
             HoldfastError: a name, a value or a combination makes no sense.
         """
-        with _in_a_sentence():
+        try:
             request = cls(**keywords)
+        except ValidationError as error:
+            first = error.errors()[0]
+            if isinstance(reason := first.get("ctx", {}).get("error"), HoldfastError):
+                raise reason from error
+            where = ".".join(map(str, first["loc"]))
+            raise HoldfastError(f"{where}: {first['msg'].lower()}, got {first['input']!r}") from error
         _ = request.balls
         check_known("suite", request.suite, SUITES)
         return request
@@ -130,19 +134,6 @@ def keywords(flags: Mapping[str, Any], file: Path | None = None) -> dict[str, An
     return merged
 
 
-@contextmanager
-def _in_a_sentence() -> Iterator[None]:
-    """Raise an error that names the field with the invalid value."""
-    try:
-        yield
-    except ValidationError as error:
-        first = error.errors()[0]
-        if isinstance(reason := first.get("ctx", {}).get("error"), HoldfastError):
-            raise reason from error
-        where = ".".join(map(str, first["loc"]))
-        raise HoldfastError(f"{where}: {first['msg'].lower()}, got {first['input']!r}") from error
-
-
 def planned(request: Request, operations: int = 0) -> list[Evaluation]:
     """Return the evaluations of ``request`` with their settings, for encoders with up to ``operations`` per image."""
     known = evaluations()
@@ -164,7 +155,11 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
     blind = {kind.name: dict.fromkeys(attack_fields(kind), BLIND) for kind in kinds} if request.black_box else {}
     sizes = suite_settings(request.suite, kinds, operations)
     chosen = _merged(_merged(_merged(sizes, over), blind), request.settings)
-    plan = _with_bank(request, [build(kind, chosen.get(kind.name, {})) for kind in kinds])
+    plan = [build(kind, chosen.get(kind.name, {})) for kind in kinds]
+    lacking = [] if request.bank else [evaluation.name for evaluation in plan if lacks_bank(evaluation)]
+    if request.only and lacking:
+        raise HoldfastError(f"there is no bank of images for {', '.join(lacking)} to learn from; name it with --bank")
+    plan = [evaluation for evaluation in plan if evaluation.name not in lacking]
     for name in set(request.settings) - {evaluation.name for evaluation in plan}:
         warn(f"[{name}] changes nothing, because {name} is not run")
     for evaluation in plan:
@@ -173,14 +168,6 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
     if request.bank and not any(map(with_bank, plan)):
         raise HoldfastError(f"a bank changes nothing: {', '.join(names)} use none; leave --bank out")
     return plan
-
-
-def _with_bank(request: Request, plan: Sequence[Evaluation]) -> list[Evaluation]:
-    """Return the evaluations of ``plan`` that need no reference set, or all if there is one."""
-    lacking = [] if request.bank else [evaluation.name for evaluation in plan if lacks_bank(evaluation)]
-    if request.only and lacking:
-        raise HoldfastError(f"there is no bank of images for {', '.join(lacking)} to learn from; name it with --bank")
-    return [evaluation for evaluation in plan if evaluation.name not in lacking]
 
 
 def requested_balls(plan: Sequence[Evaluation]) -> set[Ball]:
@@ -213,7 +200,6 @@ def _merged(below: Settings, above: Settings) -> dict[str, dict[str, Any]]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Return the request in a TOML file, its tables gathered under ``settings``."""
     with readable(f"--config {file}", "", OSError):
         text = file.read_bytes()
     with explained(f"--config {file} is not valid TOML", "correct it", ValueError, RecursionError):

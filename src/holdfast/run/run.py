@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,23 +12,22 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any, NamedTuple
 
-from holdfast.core.clock import budget_start
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import BudgetSpentError, HoldfastError, warn
-from holdfast.core.options import RunOptions, declared
+from holdfast.core.errors import BudgetSpentError, HoldfastError, explained, warn
+from holdfast.core.files import sealed, unsealed
+from holdfast.core.options import RunOptions, defaults
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import Observed, RunSettings
-from holdfast.core.settings import seconds
+from holdfast.core.settings import budget_start, seconds
 from holdfast.data.reading.scan_cache import FILE, ScanCache
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Population
-from holdfast.measure.store import Store, key_of, some
+from holdfast.measure.store import Key, Store, key_of, some
 from holdfast.run.computing import Computing
 from holdfast.run.engines.base import Engine, Local
 from holdfast.run.engines.processes import Automatic, Processes
-from holdfast.run.engines.ranks import Ranks, is_main
+from holdfast.run.engines.ranks import LEASES, Ranks, is_main
 from holdfast.run.engines.requested import check_cluster, devices_of, engine_of, left_to_threads
-from holdfast.run.folder import REQUEST, check_free, claim
 from holdfast.run.forecast import Deadline, Forecast, seconds_per_forward
 from holdfast.run.inputs import NOTHING, Inputs, Loaded, NamedEncoder, NamedImages, load_encoder, loading_of, select
 from holdfast.run.plan import adapt_plan
@@ -38,9 +38,12 @@ from holdfast.run.scheduler import WriteReport
 from holdfast.run.shards import CleanCodes
 from holdfast.run.table import beside, check_distinct_names, fill_table, unfit
 
-DEFAULTS = {name: option.default for name, (_, option) in declared(RunOptions, "evaluate").items()}
+DEFAULTS = defaults(RunOptions, "evaluate")
 MANY = 10
 """Cells of a new run that take so long that workers are started at once."""
+REQUEST = "request.json"
+UNFINISHED = {REQUEST, "shards", "arrays", LEASES}
+"""Files of a request before its result; shards name their observation themselves."""
 DONE = {"attack": "attacked", "certify": "certified"}
 """Participle of each command in messages."""
 
@@ -194,7 +197,11 @@ class Run:
             KeyboardInterrupt: the user stopped the run; the store holds what follows from what was seen.
         """
         plan = planned(request)
-        _warn_of_damage(self.store)
+        if damaged := self.store.damaged():
+            warn(
+                f"{some(damaged)} cannot be read (damaged, or of another version of holdfast) and count as never computed; "
+                "what this command asks for is computed again from what else is kept, delete the others"
+            )
         inputs = Inputs.of(request, at_hand, ScanCache.at(self.store.folder / FILE, request.rehash))
         check_distinct_names(inputs.encoders)
         plan = adapt_plan(request, plan, inputs)
@@ -220,9 +227,48 @@ class Run:
             warn(self.left_over(missing), 4)  # from who called the command
 
 
-def _warn_of_damage(store: Store) -> None:
-    if damaged := store.damaged():
-        warn(
-            f"{some(damaged)} cannot be read (damaged, or of another version of holdfast) and count as never computed; what "
-            "this command asks for is computed again from what else is kept, delete the others"
+# The folder of a run holds the answer to one request: the request, the shards that were computed, and the files made from
+# them. The same request continues its folder. A different one is refused, because its files would mix with the first ones.
+
+
+def check_free(folder: Path, mark: str = REQUEST, others: Collection[str] = ()) -> None:
+    """Make ``folder``, before anything is loaded, and refuse one that holds something, but not the file that is its mark.
+
+    The names of ``others`` may stand there before the mark does.
+
+    Raises:
+        HoldfastError: it cannot be written, or holds something else than the same verb leaves there.
+    """
+    with explained(f"cannot write to {folder}", "choose another --out", OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        names = _names(folder)
+    if names - set(others) and mark not in names:
+        raise HoldfastError(f"{folder} is not empty; choose another --out, or delete what is in it")
+
+
+def claim(store: Store, command: str, key: Key) -> None:
+    """Keep what is asked for in the folder of ``store``, and refuse the folder of another request."""
+    request: dict[str, Any] = json.loads(json.dumps({"command": command, **key.model_dump()}))
+    if _names(store.folder) <= UNFINISHED:
+        store.write_file(REQUEST, sealed(json.dumps(request, indent=1).encode()))
+        return
+    try:
+        previous = json.loads(unsealed((store.folder / REQUEST).read_bytes()))
+    except ValueError as error:
+        raise HoldfastError(
+            f"{store.folder / REQUEST} is damaged, or of an earlier version of holdfast, so no one knows what the folder "
+            "answers; choose another --out, or delete what is in it"
+        ) from error
+    if previous != request:
+        ours, other = ({**each, **(each.get("settings") or {})} for each in (request, previous))  # settings one by one
+        names = [name for name in [*ours, *(set(other) - set(ours))] if ours.get(name) != other.get(name)]
+        differing = ", ".join(name for name in names if name != "settings")
+        raise HoldfastError(
+            f"{store.folder} holds the answer to another request (other {differing}); "
+            "choose another --out, or delete what is in it"
         )
+
+
+def _names(folder: Path) -> set[str]:
+    """Return the names in ``folder``, without hidden files of processes that died while writing."""
+    return {path.name for path in folder.iterdir() if not path.name.startswith(".")}

@@ -205,7 +205,8 @@ class Schedule:
         for fit in fits:
             if isinstance(learned := learn(self.work, state.population, fit), BudgetSpentError):
                 return False
-            state.add_fit(fit, learned)
+            state.learned[fit] = learned
+            state.release()  # later populations know it
         for step in steps:
             self.work.forecast.concluding |= step.concluding
             self.work.forecast.pictures |= step.pictures

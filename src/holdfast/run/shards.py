@@ -213,11 +213,6 @@ class _Queue:
         observation, rows = shard
         return observation not in self.failed and self.choose({observation: [rows]}) is not None
 
-    def by_turns(self) -> list[Shard]:
-        """Return all shards, the first of each observation first."""
-        turns = zip_longest(*([(each, rows) for rows in shards] for each, shards in self.waiting.items()))
-        return [shard for turn in turns for shard in turn if shard is not None]
-
 
 def _shared(
     queue: _Queue, population: Population, store: Store, ranks: Ranks, patient: Callable[[], bool]
@@ -227,9 +222,12 @@ def _shared(
     Observations take turns by shards.
     """
     keys = {observation: _key(observation, population) for observation in queue.waiting}
+    turns = zip_longest(*([(each, rows) for rows in shards] for each, shards in queue.waiting.items()))
     units = {
         f"{keys[shard[0]].stem}-{checksum(json.dumps(_ids(shard, population)).encode())}": shard
-        for shard in queue.by_turns()
+        for turn in turns
+        for shard in turn
+        if shard is not None
     }
     for shard, outcome in ranks.share(
         observe_shard,
@@ -312,12 +310,6 @@ def _size(population: Population, observation: Observation) -> int:
     return max(1, min(size, max(size, SHARD_OPERATIONS // max(operations(encoder), 1)) // inputs))
 
 
-# Whose turn it is: of several observations of one encoder, the one that soonest reaches what it is to reach.
-#
-# Where all of it will be done the order is that of no idle processes: what takes longest first, and what is short in
-# the end.
-
-
 @final
 @dataclass
 class Turns:
@@ -347,7 +339,10 @@ class Turns:
 
     def choose(self, waiting: Waiting) -> Observation | None:
         """Return the part whose first shard is next, None if there is no time for any; see ``shards.compute``."""
-        left = {observation: self._left(observation, waiting) for observation in self.observations}
+        left = {
+            each: sum(self.seconds(part, sum(map(len, waiting.get(part, ())))) for part in parts(each))
+            for each in self.observations
+        }
         going = [(each, part) for each in sorted(left, key=left.__getitem__) if (part := self._behind(each, waiting))]
         seconds_of = {part: self.seconds(part, len(waiting[part][0])) for _, part in going}
         if self.longest_first:
@@ -360,11 +355,6 @@ class Turns:
         self.refused = True
         return None
 
-    def _left(self, observation: Observation, waiting: Waiting) -> float:
-        """Return the seconds that all waiting rows of ``observation`` are expected to take."""
-        return sum(self.seconds(part, sum(map(len, waiting.get(part, ())))) for part in parts(observation))
-
     def _behind(self, observation: Observation, waiting: Waiting) -> Observation | None:
-        """Return the part of ``observation`` with most waiting rows, or None."""
         going = [part for part in parts(observation) if part in waiting]
         return max(going, key=lambda part: sum(map(len, waiting[part])), default=None)

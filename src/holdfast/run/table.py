@@ -7,25 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from math import isfinite
-from typing import Any
+from math import inf, isfinite
 
 import torch
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import BudgetSpentError, HoldfastError
-from holdfast.core.records import Failure, Result
-from holdfast.core.run_settings import Observed, RunSettings
+from holdfast.core.records import Failure, Result, grouped
+from holdfast.core.run_settings import RunSettings
 from holdfast.measure.evaluation import Evaluation, answerable, parts, with_bank
 from holdfast.measure.observation import Observation
-from holdfast.measure.population import Fit, Population
+from holdfast.measure.population import Population
 from holdfast.report.text import about, counted
 from holdfast.run.checkup import IMAGES, essential_checks
 from holdfast.run.computing import Computing, EncoderState, learn_all, once
 from holdfast.run.conclusions import Cells, MissingCells, finish
 from holdfast.run.engines.base import Engine, Local
 from holdfast.run.engines.processes import Automatic, Processes, torch_threads
-from holdfast.run.engines.ranks import Ranks
+from holdfast.run.engines.ranks import Ranks, is_main
 from holdfast.run.forecast import SHORT, pictures_of, seconds_per_forward
 from holdfast.run.inputs import Inputs
 from holdfast.run.scheduler import Schedule, WriteReport
@@ -42,9 +41,9 @@ def plan(row: MissingCells, cells: Cells) -> float:
     """
     name, forecast = row.encoder.name, cells.work.forecast
     bank = None if row.searched is None else (row.searched, torch.zeros(len(row.searched), 1))
-    subject = EncoderState(row.encoder, row.images, bank, torch.zeros(len(row.images), 1), {}, cells.run)
-    for evaluation in row.evaluations:
-        subject.groups.setdefault(evaluation.observation(), []).append(evaluation)
+    groups = grouped((evaluation.observation(), evaluation) for evaluation in row.evaluations)
+    codes = torch.zeros(len(row.images), 1)
+    subject = EncoderState(row.encoder, row.images, bank, codes, {}, cells.run, groups=groups)
     for fit in subject.fits:
         with suppress(Exception):  # said when it is learned
             forecast.plan((name, fit), fit.forward_passes(subject.planning))
@@ -68,7 +67,13 @@ def expectation(work: Computing, device: str, encoding: float) -> str:
     left = work.forecast.seconds_left + encoding / work.forecast.beside + WRITING
     if not isfinite(left) or left <= SHORT:
         return ""
-    sentence = f"expected to take {about(left)}{_where(work, device)}"
+    where = ""
+    if isinstance(work.engine, Local):
+        where = f" on {counted(torch.get_num_threads(), 'core')}"
+        where = f" on {torch.cuda.get_device_name(device)}" if device.startswith("cuda") else where
+    elif isinstance(work.engine, (Automatic, Processes)):
+        where = f" in {counted(beside(work.engine), 'worker')}"
+    sentence = f"expected to take {about(left)}{where}"
     if work.deadline.budget is None or left <= work.deadline.budget:
         return sentence
     return f"{sentence}; the budget ends after {about(work.deadline.budget)}, with wider intervals"
@@ -81,21 +86,13 @@ def beside(engine: Engine | None) -> int:
     return engine.side_by_side if isinstance(engine, Processes) else 1
 
 
-def _where(work: Computing, device: str) -> str:
-    if isinstance(work.engine, Local):
-        if device.startswith("cuda"):
-            return f" on {torch.cuda.get_device_name(device)}"
-        return f" on {counted(torch.get_num_threads(), 'core')}"
-    return f" in {counted(beside(work.engine), 'worker')}" if isinstance(work.engine, (Automatic, Processes)) else ""
-
-
 def prepare(missing: MissingCells, cells: Cells) -> EncoderState | None:
     """Return the encoder with its embeddings, if anything is missing of it and it is fit to be measured.
 
     For ranks also with what is learned from them; else that is learned when its turn comes.
     """
     work = cells.work
-    work.deadline.leave_turn()
+    work.deadline.turn_end = inf  # work of every encoder may last until the end of the budget again
     if not missing.evaluations:
         return None
     subject = None
@@ -126,17 +123,13 @@ def _prepared(missing: MissingCells, cells: Cells) -> EncoderState:
     if missing.searched is not None:
         searched = Population(missing.encoder, missing.searched, cells.run)
         bank = missing.searched, cells.work.codes(searched, "codes of the bank")
-    learned = dict[Fit[Any], Observed | Exception]()
-    subject = EncoderState(
-        missing.encoder, missing.images, bank, codes, learned, cells.run, cells.other_encoders(missing)
-    )
-    for evaluation in missing.evaluations:
-        subject.groups.setdefault(evaluation.observation(), []).append(evaluation)
-    return subject
+    needs_others = any(evaluation.needs_others for evaluation in missing.evaluations)
+    others = [encoder for encoder in cells.encoders if needs_others and encoder is not missing.encoder]
+    groups = grouped((evaluation.observation(), evaluation) for evaluation in missing.evaluations)
+    return EncoderState(missing.encoder, missing.images, bank, codes, {}, cells.run, others, groups)
 
 
 def _plan(subject: EncoderState, observation: Observation, work: Computing) -> None:
-    """Record the forward passes that an observation takes; one with unknown rows is not made."""
     try:
         observation.rows(subject.planning)
     except Exception as error:
@@ -163,15 +156,8 @@ def _problem(population: Population, _: None) -> str | None:
     return " ".join(check.sentence for check in failed) or None
 
 
-# Fill the table of encoders and evaluations, cell by cell, keeping every piece of finished work.
-#
-# Per encoder: is it fit to be measured, its clean codes, what is learned from them (the fits that evaluations name),
-# then each distinct observation once (evaluations that ask for an equal one share it), then the conclusions. Whatever
-# the store already holds is not computed again.
-#
-# All cells go forward together, as ``rounds`` plans: first those that soonest have an answer, then twice as many
-# images of each, and again. What is seen when a run ends early, by its budget or by Ctrl-C, is a random sample, and
-# is concluded where an evaluation allows that; so are parts of a run that goes on.
+# Whatever the store already holds is not computed again. What is seen when a run ends early, by its budget or by Ctrl-C,
+# is a random sample, and is concluded where an evaluation allows that; so are parts of a run that goes on.
 
 
 def fill_table(
@@ -224,7 +210,8 @@ def check_distinct_names(encoders: Sequence[Encoder]) -> None:
 
 def look_up(encoder: Encoder, inputs: Inputs, evaluations: Sequence[Evaluation], cells: Cells) -> MissingCells | None:
     """Return the missing cells of ``encoder``; None if its images cannot be loaded, which fails all cells."""
-    cells.forget_failures(encoder, evaluations)
+    for evaluation in evaluations if is_main(cells.work.engine) else ():  # these are tried again
+        cells.work.store.clear_failure(evaluation.name, encoder.name)
     with cells.failing(encoder, "unknown", evaluations):
         images = inputs.images(encoder)
         bank = inputs.bank(encoder) if any(map(with_bank, evaluations)) else None
@@ -232,16 +219,13 @@ def look_up(encoder: Encoder, inputs: Inputs, evaluations: Sequence[Evaluation],
         missing = cells.look_up(encoder, images, bank, applicable)
         if missing.evaluations:
             with nullcontext() if isinstance(cells.work.engine, Local) else torch_threads(1):
-                seconds = seconds_per_forward(encoder.to(_device_of_pace(cells.run), cells.run.dtype))
+                # On the device of the workers, if this machine has it.
+                there = cells.run.computes_on.startswith("cuda") and torch.cuda.is_available()
+                device = cells.run.computes_on if there else cells.run.device
+                seconds = seconds_per_forward(encoder.to(device, cells.run.dtype))
                 cells.work.forecast.know_pace(encoder.name, seconds)
         return missing
     return None
-
-
-def _device_of_pace(run: RunSettings) -> str:
-    """Return the device on which time per image is measured: that of the workers, if this machine has it."""
-    there = run.computes_on.startswith("cuda") and torch.cuda.is_available()
-    return run.computes_on if there else run.device
 
 
 def compute_missing(rows: Sequence[MissingCells], cells: Cells, write: WriteReport | None) -> None:
@@ -253,7 +237,11 @@ def compute_missing(rows: Sequence[MissingCells], cells: Cells, write: WriteRepo
     every: list[EncoderState] = []
     try:
         if isinstance(cells.work.engine, Ranks) and cells.work.deadline.budget is None:
-            in_turn(rows, cells)
+            # One encoder after the other: side by side, ranks would wait for each other at every step.
+            for row in rows:
+                if subject := prepare(row, cells):
+                    cells.work.forward(subject, subject.groups)
+                    finish(subject, cells)
         else:
             every += [subject for row in rows if (subject := prepare(row, cells))]
             Schedule(cells, every, write).run()
@@ -270,11 +258,3 @@ def finish_all(every: Sequence[EncoderState], cells: Cells) -> None:
     for subject in every:
         finish(subject, cells)
         subject.release()
-
-
-def in_turn(rows: Sequence[MissingCells], cells: Cells) -> None:
-    """Compute what is missing, one encoder after the other: side by side, ranks would wait for each other at every step."""
-    for row in rows:
-        if subject := prepare(row, cells):
-            cells.work.forward(subject, subject.groups)
-            finish(subject, cells)

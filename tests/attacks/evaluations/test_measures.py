@@ -27,9 +27,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Result, Series
 from holdfast.core.run_settings import RunSettings
-from holdfast.core.statistics import summarise
 from holdfast.core.statistics.intervals import share_interval
-from holdfast.core.statistics.summaries import series_of
+from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.population import Population
 from tests.facts import says
 from tests.marks import rest_slow

@@ -16,8 +16,8 @@ from holdfast.core.divergences import L2Distance
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Estimate, Series
 from holdfast.core.run_settings import RunSettings
-from holdfast.core.statistics import chained_median, summarise
 from holdfast.core.statistics.differences import paired, unpaired
+from holdfast.core.statistics.summaries import chained_median, summarise
 from holdfast.measure.population import Population
 from tests.samples import linear
 

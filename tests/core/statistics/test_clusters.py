@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from holdfast.core.records import Claim, Findings, Series
-from holdfast.core.statistics import summarise
 from holdfast.core.statistics.groups import group_mean_interval, group_median_interval, numbered, widening, with_groups
 from holdfast.core.statistics.intervals import bounded_interval, skewed_interval
+from holdfast.core.statistics.summaries import summarise
 
 RNG = np.random.default_rng(5)
 VALUES = RNG.random(40)

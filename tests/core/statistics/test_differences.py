@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from holdfast.core.statistics import summarise
 from holdfast.core.statistics.differences import _draws, _resampled_medians, paired, unpaired
-from holdfast.core.statistics.summaries import Better
+from holdfast.core.statistics.summaries import Better, summarise
 from tests.core.statistics.series import COMMON_AND_SMALL, RARE_AND_LARGE, law_of_shares, series
 from tests.facts import refused
 

@@ -10,8 +10,8 @@ from scipy import stats as scipy_stats
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Estimate
-from holdfast.core.statistics import Scale, chained_median, over_references, over_scale, summarise
 from holdfast.core.statistics.intervals import share_interval
+from holdfast.core.statistics.summaries import Scale, chained_median, over_references, over_scale, summarise
 from tests.core.statistics.series import series
 from tests.facts import says
 

@@ -18,7 +18,7 @@ from holdfast.core.files import hashed
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Result, Series
 from holdfast.core.run_settings import RunSettings
-from holdfast.core.statistics import summarise
+from holdfast.core.statistics.summaries import summarise
 from holdfast.corruptions.corrupted_codes import CorruptedAnswers, drops
 from holdfast.corruptions.evaluations.under_corruption import SIX, CorruptionTest
 from holdfast.encoders.baseline import raw_pixels

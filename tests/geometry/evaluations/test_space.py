@@ -12,8 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.points import points
 from holdfast.core.points.neighbours import nearest_neighbours
+from holdfast.core.points.points import points
 from holdfast.core.statistics.groups import group_mean_interval
 from holdfast.core.statistics.intervals import skewed_interval
 from holdfast.geometry import sphere as geometry_population

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from holdfast.core.records import Claim, Estimate, Findings, Result
-from holdfast.core.statistics import summarise
+from holdfast.core.statistics.summaries import summarise
 from holdfast.report.comparison.comparable import difference, groups, labels
 from holdfast.report.comparison.compare import Comparison, compare
 from tests.facts import says

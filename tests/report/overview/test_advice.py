@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.bounds.bound_findings import CONTRADICTIONS
 from holdfast.core.records import Claim, Failure, Findings, Result, Warned
-from holdfast.core.statistics import summarise
+from holdfast.core.statistics.summaries import summarise
 from holdfast.report.comparison.comparable import groups
 from holdfast.report.comparison.compare import compare
 from holdfast.report.comparison.tables import summary

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.bounds.bound_findings import CONTRADICTIONS
 from holdfast.core.records import Claim, Findings, Question, Result
-from holdfast.core.statistics import summarise
+from holdfast.core.statistics.summaries import summarise
 from holdfast.report.comparison.comparable import groups
 from holdfast.report.contents import Contents
 from holdfast.report.files import Report, report

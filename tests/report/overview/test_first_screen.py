@@ -13,7 +13,7 @@ import pytest
 from holdfast.commands.evaluated_run import suite_of
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Findings, Result, Series, Verdict
-from holdfast.core.statistics import summarise
+from holdfast.core.statistics.summaries import summarise
 from holdfast.measure.store import Store
 from holdfast.report.contents import Contents
 from holdfast.report.files import write

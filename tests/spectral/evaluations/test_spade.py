@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.core.points import points
+from holdfast.core.points.points import points
 from holdfast.core.records import Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.measure.population import Population

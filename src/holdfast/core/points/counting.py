@@ -361,12 +361,7 @@ def _triangle(points: Clean, top: int, width: int) -> Float[Tensor, "b k"]:
 
 
 def nearest_rows(
-    divergence: Divergence,
-    codes: Codes,
-    clean: Clean,
-    count: int,
-    exclude: Sequence[int] = (),
-    kin: Kin | None = None,
+    divergence: Divergence, codes: Codes, clean: Clean, count: int, exclude: Sequence[int] = (), kin: Kin | None = None
 ) -> Int[Tensor, "b k"]:
     """Rows of the clean embeddings nearest to each embedding, nearest first.
 

@@ -84,11 +84,8 @@ def points(array: object, name: str = "points") -> Points:
     centre, spread, size = _extent(values)
     # Rounded to a power of two, so that scaling rounds nothing.
     scale = 2.0 ** -frexp(spread)[1] if spread > 0 else 1.0
-    return Points(values, centre, scale, bool(spread <= ROUNDING * _rounding(values.dtype) * size))
-
-
-def _rounding(dtype: torch.dtype) -> float:
-    return torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
+    rounding = torch.finfo(values.dtype).eps if values.dtype.is_floating_point else 0.0
+    return Points(values, centre, scale, bool(spread <= ROUNDING * rounding * size))
 
 
 def _slices(count: int, width: int) -> list[slice]:
@@ -185,7 +182,7 @@ def enclosing_balls(
     points = points.double() - origin  # so that squares do not cancel where codes have an offset
     squares, each = points.square().sum(2), torch.arange(len(points), device=points.device)
     weights = _opposite(points)
-    centres = _means(weights, points)
+    centres = (weights[:, None] @ points)[:, 0]
     for _ in range(most_steps):
         distances = (points - centres[:, None]).square().sum(2)
         most, farthest = distances.max(1)
@@ -219,7 +216,3 @@ def _opposite(points: Float[Tensor, "b n d"]) -> Float[Tensor, "b n"]:
     weights[each, first] += 0.5
     weights[each, other] += 0.5
     return weights
-
-
-def _means(weights: Float[Tensor, "b n"], points: Float[Tensor, "b n d"]) -> Float[Tensor, "b d"]:
-    return (weights[:, None] @ points)[:, 0]

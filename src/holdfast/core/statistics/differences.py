@@ -89,12 +89,7 @@ class Difference(Record):
 
 @np.errstate(invalid="ignore")  # infinite values have no difference: it is nan, which says so
 def paired(
-    a: Series,
-    b: Series,
-    statistic: str,
-    better: Better,
-    confidence: float = 0.95,
-    groups: Sequence[str] = (),
+    a: Series, b: Series, statistic: str, better: Better, confidence: float = 0.95, groups: Sequence[str] = ()
 ) -> Difference:
     """Difference of two encoders on the samples where both are defined; *tied* if it may be 0.
 

@@ -116,17 +116,17 @@ def group_quantile_interval(
     if groups.max() < 1:
         return nan, nan
     below = (values <= np.quantile(values, share, method="inverted_cdf")).astype(float)
-    effective = len(values) / widening(below, groups, confidence) ** 2
+    return _around(values, share, len(values) / widening(below, groups, confidence) ** 2, confidence)
+
+
+def _around(values: Values, share: float, effective: float, confidence: float) -> tuple[float, float]:
+    """Return the interval of a quantile of values that count for ``effective`` independent ones."""
     low, high = share_interval(share * effective, effective, confidence)
     return float(np.quantile(values, low, method="lower")), float(np.quantile(values, high, method="higher"))
 
 
 def linked_quantile_interval(
-    values: Values,
-    own: Int[np.ndarray, "n"],
-    nearest: Int[np.ndarray, "n"],
-    share: float,
-    confidence: float = 0.95,
+    values: Values, own: Int[np.ndarray, "n"], nearest: Int[np.ndarray, "n"], share: float, confidence: float = 0.95
 ) -> tuple[float, float]:
     """Interval of a quantile of radii that allows for images that are each other's nearest.
 
@@ -156,9 +156,7 @@ def linked_quantile_interval(
     measured = float(np.mean([other >= 0 for other in partner]))
     least = 1 + LINKED * measured
     effect = max(least, (alone + mutual) / alone, (hubs + mutual) / alone) if alone > 0 else least
-    effective = len(values) / effect
-    low, high = share_interval(share * effective, effective, confidence)
-    return float(np.quantile(values, low, method="lower")), float(np.quantile(values, high, method="higher"))
+    return _around(values, share, len(values) / effect, confidence)
 
 
 def widening(values: Values, groups: Groups, confidence: float = 0.95) -> float:
@@ -193,23 +191,14 @@ def with_groups(findings: Findings) -> Findings:
         return findings
     groups = numbered(np.array(findings.groups))
     series = {(part.quantity, tuple(sorted(part.conditions.items()))): part for part in findings.series}
-    estimates = [
-        _regrouped(
-            estimate,
-            series.get((estimate.series or _series_of(estimate), tuple(sorted(estimate.conditions.items())))),
-            groups,
-        )
-        for estimate in findings.estimates
-    ]
+    estimates = list[Estimate]()
+    for estimate in findings.estimates:
+        quantity, conditions = estimate.quantity, tuple(sorted(estimate.conditions.items()))
+        # One without a named series: quartiles are named after it.
+        cut = (quantity.removesuffix(f"_{suffix}") for suffix in QUARTILES if quantity.endswith(f"_{suffix}"))
+        named = estimate.series or next(cut, quantity)
+        estimates.append(_regrouped(estimate, series.get((named, conditions)), groups))
     return findings.model_copy(update={"estimates": tuple(estimates)})
-
-
-def _series_of(estimate: Estimate) -> str:
-    """Return the quantity of an estimate without a named series: quartiles are named after it."""
-    return next(
-        (name for suffix in QUARTILES if (name := estimate.quantity.removesuffix(f"_{suffix}")) != estimate.quantity),
-        estimate.quantity,
-    )
 
 
 def _regrouped(estimate: Estimate, series: Series | None, groups: Groups) -> Estimate:

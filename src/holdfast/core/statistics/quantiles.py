@@ -54,12 +54,8 @@ def quantile_influence(quantiles: Series, near: Values, references: int) -> Seri
     return quantiles.model_copy(update=update)
 
 
-# From the radius at which each sample is lost to quantiles and a curve, where some are not lost within the widest
-# searched.
-#
-# Such a radius is infinite: all that is known is that it lies beyond. Order statistics need no more, so quantiles and
-# their intervals are exact whatever the distribution, and an end that falls among samples that were not lost is
-# infinite, too.
+# The radius of a sample that is not lost within the widest searched is infinite: it lies beyond. Order statistics need no
+# more, so quantiles and their intervals are exact, and an end that falls among such samples is infinite, too.
 
 QUARTILES = {"first_quartile": 0.25, "third_quartile": 0.75}
 LEVELS = 255

@@ -30,6 +30,8 @@ UNLIMITED = (
     "Student's interval, widened by skewness; too short where few samples, perhaps none seen, hold most of the mean"
 )
 """The method of means of values without limits: what the sample does not show, no interval can allow for."""
+AS_A_WHOLE = {"series": None, "statistic": "whole"}
+"""Fields of what is not compared image by image: another encoder's scale would be taken as given."""
 Summary = tuple[float, float, float, str]
 """A value, the two ends of its interval and the method."""
 
@@ -65,7 +67,8 @@ def summarise(
     elif statistic == "share":
         value, low, high, method = _share(values, series.quantity)
     elif statistic == "median":
-        value, low, high, method = _median(values)
+        value, (low, high) = float(np.median(values)), median_interval(values)
+        method = f"range of all {n}, too few for 95%" if decides_nothing(n, 0.95) else "order statistics"
     else:
         value, low, high, method = _mean(values, limits)
     return Estimate(
@@ -97,15 +100,10 @@ def over_references(median: Estimate, near: Values) -> Estimate:
         return median
     share = float(near.mean())
     low, high = bounded_interval(2 * near - share, (-share, 2 - share), median.confidence)
-    return median.model_copy(
-        update={
-            "low": max(0.0, median.value - hypot(median.value - median.low, share - low)),
-            "high": min(1.0, median.value + hypot(median.high - median.value, high - share)),
-            "method": f"{median.method} and, for the {len(near)} reference images, Gaffke's bounds; added in squares",
-            "series": None,  # image by image, another encoder's scale would be taken as given
-            "statistic": "whole",
-        }
-    )
+    low = max(0.0, median.value - hypot(median.value - median.low, share - low))
+    high = min(1.0, median.value + hypot(median.high - median.value, high - share))
+    method = f"{median.method} and, for the {len(near)} reference images, Gaffke's bounds; added in squares"
+    return median.model_copy(update={"low": low, "high": high, "method": method, **AS_A_WHOLE})
 
 
 class Scale(NamedTuple):
@@ -148,15 +146,8 @@ def over_scale(share: Estimate, scale: Scale) -> Estimate:
         # The smallest scale gives the largest share, and one that may be zero any.
         least, most = value * scale.value / scale.high, value * scale.value / scale.low if scale.low > 0 else inf
         low, high = max(0.0, value - hypot(value - low, value - least)), value + hypot(high - value, most - value)
-    return share.model_copy(
-        update={
-            "low": low,
-            "high": high,
-            "method": f"{share.method} and those of the median of {scale.n} clean distances; added in squares",
-            "series": None,  # image by image, another encoder's scale would be taken as given
-            "statistic": "whole",
-        }
-    )
+    method = f"{share.method} and those of the median of {scale.n} clean distances; added in squares"
+    return share.model_copy(update={"low": low, "high": high, "method": method, **AS_A_WHOLE})
 
 
 def _share(values: Values, quantity: str) -> Summary:
@@ -167,12 +158,6 @@ def _share(values: Values, quantity: str) -> Summary:
         )
     successes, n = int(values.sum()), len(values)
     return successes / n, *share_interval(successes, n), "mid-P"
-
-
-def _median(values: Values) -> Summary:
-    n = len(values)
-    method = f"range of all {n}, too few for 95%" if decides_nothing(n, 0.95) else "order statistics"
-    return float(np.median(values)), *median_interval(values), method
 
 
 def is_share(unit: str) -> bool:

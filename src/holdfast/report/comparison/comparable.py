@@ -128,12 +128,11 @@ def _images(result: Result) -> str:
     return f"{result.images.name} ({result.images.fingerprint[:6]})"
 
 
-# The published mean corruption error: the errors of an encoder over those of another, from the stored results of both.
+# The published mean corruption error, over the errors of another encoder:
 #
 #     CE_c = sum over severities s of E_{c,s} / sum over s of E^baseline_{c,s},    mCE = mean over corruptions of CE_c
 #
-# Hendrycks and Dietterich 2019, https://arxiv.org/abs/1903.12261. An evaluation sees one encoder, so
-# ``corruption-error`` keeps the errors themselves.
+# Hendrycks and Dietterich 2019, https://arxiv.org/abs/1903.12261.
 
 ERRORS = "corrupted_wrong"
 """The quantity of which ratios are taken, whichever evaluation has it."""
@@ -160,16 +159,10 @@ def with_relative_errors(results: Sequence[Result], to: str | None = None) -> li
     replaced: dict[int, Result] = {}
     for group in groups_of_errors:
         first = next((name for name in group.encoders if name in baseline_names), group.encoders[0])
-        replaced |= _with_ratios(group, first if to is None else to)
+        name, members = first if to is None else to, dict(group.items())
+        if name in members:
+            replaced |= {id(result): _result_with_ratios(result, members[name], name) for result in group.results}
     return [replaced.get(id(result), result) for result in results]
-
-
-def _with_ratios(group: Group, name: str) -> dict[int, Result]:
-    """Return the results of ``group`` with their errors relative to the encoder called ``name``, by identity."""
-    members = dict(group.items())
-    if name not in members:
-        return {}
-    return {id(result): _result_with_ratios(result, members[name], name) for result in group.results}
 
 
 def _result_with_ratios(result: Result, baseline: Result, name: str) -> Result:
@@ -177,27 +170,10 @@ def _result_with_ratios(result: Result, baseline: Result, name: str) -> Result:
         return result
     probes = dict.fromkeys(series.conditions["probe"] for series in _errors(result))
     ratios = [series for probe in probes for series in _relative(result, baseline, probe, name)]
-    findings = result.findings.model_copy(
-        update={
-            "series": (*result.series, *ratios),
-            "estimates": (*result.estimates, *map(_estimate, ratios)),
-        }
-    )
+    estimates = (summarise(e, "mean", "lower", MEAN if e.conditions["corruption"] == ALL else EACH) for e in ratios)
+    more = {"series": (*result.series, *ratios), "estimates": (*result.estimates, *estimates)}
+    findings = result.findings.model_copy(update=more)
     return result.model_copy(update={"findings": findings, "headline": (*result.headline, MEAN)})
-
-
-def relative_to(result: Result, baseline: Result, probe: str = "linear") -> tuple[Estimate, ...]:
-    """Return mCE and the CE of each corruption: errors of ``result`` over those of ``baseline``, on the same images.
-
-    Raises:
-        HoldfastError: the two are about other images, probes or corruptions.
-    """
-    if result.findings.ids != baseline.findings.ids or result.settings != baseline.settings:
-        raise HoldfastError(
-            f"{result.encoder.name} and {baseline.encoder.name} were measured on other images or with other settings; "
-            "measure both in one run"
-        )
-    return tuple(map(_estimate, _relative(result, baseline, probe, baseline.encoder.name)))
 
 
 def _relative(result: Result, baseline: Result, probe: str, name: str) -> Iterator[Series]:
@@ -211,10 +187,6 @@ def _relative(result: Result, baseline: Result, probe: str, name: str) -> Iterat
             case["without"] = whole.conditions["without"]
         of, why = "error over that of another encoder", f"{name} makes no error"
         yield series_of(EACH, case, values, "ratio", Claim.ESTIMATE, of, why)
-
-
-def _estimate(series: Series) -> Estimate:
-    return summarise(series, "mean", "lower", MEAN if series.conditions["corruption"] == ALL else EACH)
 
 
 def _errors(result: Result) -> list[Series]:

@@ -13,14 +13,9 @@ from holdfast.core.statistics.differences import Difference, paired, unpaired
 from holdfast.report.comparison.comparable import Group, baselines, difference, groups, labels, row_key, tabled
 from holdfast.report.text import listed, name_of
 
-# Which encoder is better, image by image: paired differences, and ranks that admit ties.
-#
 # Encoders share their images, so the difference of two is known far better than either number: hard images are hard for
-# both. Numbers that need all inputs at once, spectra and areas, are compared by their intervals instead. Two encoders
-# are
-# *tied* when the interval of the difference contains zero. The rank of an encoder is one plus the
-# number of encoders that are better than it by more than that. Baselines are compared, but neither hold a rank nor take
-# one.
+# both. Numbers that need all inputs at once, spectra and areas, are compared by their intervals instead. Two encoders are
+# *tied* when the interval of the difference contains zero. Baselines are compared, but neither hold a rank nor take one.
 # Ranks stand on equal evidence: there are none where an encoder of the table has no number, because it might be the best.
 # Where a budget left an encoder with fewer images, it is compared on those that both have.
 
@@ -176,19 +171,19 @@ def _comparable_numbers(
             reason = "it is not a mean or median of one recorded value per sample, so there is nothing to pair"
         elif not any(isfinite(value) for value in series.values):
             reason = "no sample has a finite value"
-        elif first is not None and not _share_samples(first, result):
+        elif first is not None and not (  # in complete runs they would have the same samples
+            first.findings.ids == result.findings.ids
+            or (
+                (first.planned, result.planned) != (None, None)
+                and bool(set(first.findings.ids) & set(result.findings.ids))
+            )
+        ):
             reason = "its samples differ from those of the other encoders"
         if reason is None:
             numbers[name], first = _Number(estimate, series, result.findings.ids, result.findings.groups), result
         else:
             refusals.append(_refusal(group, (name,), reason or "", like))
     return numbers
-
-
-def _share_samples(a: Result, b: Result) -> bool:
-    """Return whether two results use the same samples, or would have in complete runs."""
-    same = a.findings.ids == b.findings.ids
-    return same or ((a.planned, b.planned) != (None, None) and bool(set(a.findings.ids) & set(b.findings.ids)))
 
 
 def _series(result: Result, estimate: Estimate) -> Series | None:
@@ -200,11 +195,7 @@ def _series(result: Result, estimate: Estimate) -> Series | None:
 
 
 def _contest(
-    group: Group,
-    like: Estimate,
-    numbers: dict[str, _Number],
-    ranked: Sequence[str],
-    refusals: list[Refusal],
+    group: Group, like: Estimate, numbers: dict[str, _Number], ranked: Sequence[str], refusals: list[Refusal]
 ) -> Contest:
     """Return the contest of the encoders with ``numbers``; it has ranks only if all ``ranked`` encoders can be compared."""
     pairs = []
@@ -243,7 +234,6 @@ def _difference(a: _Number, b: _Number) -> Difference:
 
 
 def _on(ids: Sequence[str], series: Series, common: Set[str]) -> Series:
-    """Return the values of ``series`` at the ``common`` ids, sorted by id."""
     values = dict(zip(ids, series.values, strict=True))
     return series.model_copy(update={"values": tuple(values[name] for name in sorted(common)), "reasons": {}})
 

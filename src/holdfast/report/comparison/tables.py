@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import pairwise
 from math import isfinite, isnan
 
 from holdfast.core.records import Claim, Estimate, grouped
@@ -79,6 +79,11 @@ class Row:
     def like(self) -> Estimate:
         """Return the first of its numbers, which states quantity and conditions of all."""
         return next(cell.estimate for cell in self.cells if cell)
+
+    @property
+    def where(self) -> str:
+        """Return the condition on one line; empty for all images."""
+        return " · ".join(filter(None, (self.first, self.rest)))
 
     def defined(self, table: Table, among: Collection[str] | None = None) -> dict[str, Cell]:
         """Return the defined numbers of the encoders of ``table``, or of those ``among`` them."""
@@ -208,19 +213,12 @@ def _sections(group: Group, encoders: Sequence[str], comparison: Comparison, hea
 
 def _rows(group: Group, likes: Sequence[Estimate], encoders: Sequence[str], comparison: Comparison) -> tuple[Row, ...]:
     """Return one row per estimate: by ball, then the attacks on one divergence side by side."""
-    balls = list(dict.fromkeys(like.conditions.get("ball", "") for like in likes))
-    rest = list(dict.fromkeys(text.conditions(like.conditions, ("ball", "attack")) for like in likes))
-    ordered = sorted(
-        likes,
-        key=lambda like: (
-            balls.index(like.conditions.get("ball", "")),
-            rest.index(text.conditions(like.conditions, ("ball", "attack"))),
-        ),
-    )
+    rest = grouped((text.conditions(like.conditions, ("ball", "attack")), like) for like in likes)
+    blocks = grouped((like.conditions.get("ball", ""), like) for like in likes)
+    order = {id(like): place for place, like in enumerate(like for same in rest.values() for like in same)}
     rows = []
-    for ball, same in groupby(ordered, key=lambda like: like.conditions.get("ball", "")):
-        block = list(same)
-        for place, like in enumerate(block):
+    for ball, block in blocks.items():
+        for place, like in enumerate(sorted(block, key=lambda like: order[id(like)])):
             contest = comparison.contest(group.key, like)
             cells = _cells(group, like, encoders, contest)
             under = text.conditions(like.conditions, ("ball",), like.aim)
@@ -231,18 +229,14 @@ def _rows(group: Group, likes: Sequence[Estimate], encoders: Sequence[str], comp
 def _cells(group: Group, like: Estimate, encoders: Sequence[str], contest: Contest | None) -> tuple[Cell | None, ...]:
     estimates = group.row(like)
     best = contest.best if contest and len(contest.ranks) > 1 else ()
-    ends = _ends(list(estimates.values()))
+    finite = [value for e in estimates.values() for value in (e.low, e.value, e.high) if isfinite(value)]
+    ends = (min(finite), max(finite)) if finite else (0.0, 0.0)
     return tuple(
         Cell(estimate, ("best" if len(best) == 1 else "tied") if name in best else "", _track(estimate, ends))
         if (estimate := estimates.get(name))
         else None
         for name in encoders
     )
-
-
-def _ends(row: Sequence[Estimate]) -> tuple[float, float]:
-    finite = [value for e in row for value in (e.low, e.value, e.high) if isfinite(value)]
-    return (min(finite), max(finite)) if finite else (0.0, 0.0)
 
 
 def _track(estimate: Estimate, ends: tuple[float, float]) -> tuple[float, float, float] | None:
@@ -266,12 +260,9 @@ def pairs_in_table(table: Table) -> tuple[tuple[str, str], ...]:
 
 def table_of_differences(table: Table) -> Table:
     """Return ``table`` with those of its rows alone whose differences get a table of their own."""
-    compared = [] if pairs_in_table(table) else [part for part in map(_compared, table.sections) if part.rows]
-    return replace(table, sections=tuple(compared))
-
-
-def _compared(section: Section) -> Section:
-    return replace(section, rows=tuple(row for row in section.rows if row.contest and row.contest.pairs))
+    sections = () if pairs_in_table(table) else table.sections
+    compared = (replace(s, rows=tuple(row for row in s.rows if row.contest and row.contest.pairs)) for s in sections)
+    return replace(table, sections=tuple(section for section in compared if section.rows))
 
 
 def head(names: tuple[str, str]) -> str:

@@ -66,7 +66,13 @@ def plates(group: Group, colours: Sequence[str]) -> tuple[Plate, ...]:
     """Return all drawings of one evaluation; an encoder's colour is its place in ``colours``."""
     drawn = [(colours.index(name), result) for name, result in group.items()]
     series = [_distribution(part, place) for place, result in drawn for part in result.series if _telling(part)]
-    curves = [part for place, result in drawn for part in _curves(result, place)]
+    curves = [
+        part
+        for place, result in drawn
+        for curve in result.findings.curves
+        if curve.colours or curve.x
+        for part in (_clouds(curve, place, result.encoder.name) if curve.colours else [_curve(curve, place)])
+    ]
     bounds = [part for place, result in drawn for part in _tightness(result, place)]
     return (*_plates(bounds, group.encoders), *_plates(curves, group.encoders), *_plates(series, group.encoders))
 
@@ -97,17 +103,13 @@ def _telling(series: Series) -> bool:
     """Return whether a distribution says more than its mean; one of two values does not."""
     if series.quantity.endswith("_influence"):  # which serves intervals and comparisons
         return False
-    if series.conditions.keys() & {
-        "rung",
-        "corruption",
-        "surrogate",
-    }:  # one of many: their table, or the curve over them, says it
+    # One of many: their table, or the curve over them, says it.
+    if series.conditions.keys() & {"rung", "corruption", "surrogate"}:
         return False
     return len({value for value in series.values if np.isfinite(value)} - {0.0, 1.0}) > 0
 
 
 def _tightness(result: Result, colour: int) -> Iterator[_Part]:
-    """Yield proved against attacked radius, image by image."""
     by_quantity = {series.quantity: series for series in result.series}
     for below, above in AGAINST.items():
         if below not in by_quantity or above not in by_quantity:
@@ -137,7 +139,9 @@ def _distribution(series: Series, colour: int) -> _Part:
     values = np.sort(values[~np.isnan(values)])
     rank = np.arange(1, len(values) + 1) / len(values)
     finite = np.isfinite(values)
-    x, y = _thin(values[finite], rank[finite])
+    x, y = values[finite], rank[finite]
+    shown = np.unique(np.linspace(0, len(x) - 1, POINTS).round().astype(int))
+    x, y = x[shown], y[shown]
     x, y = np.concatenate([x[:1], x]), np.concatenate([[rank[finite][0] - 1 / len(values)], y])
     name = text.name_of(series)
     return _Part(
@@ -163,22 +167,6 @@ def _behind(label: str, behind: str) -> str:
 
 def _capital(name: str) -> str:
     return name[:1].upper() + name[1:]
-
-
-def _thin(
-    x: Float[np.ndarray, "n"], y: Float[np.ndarray, "n"]
-) -> tuple[Float[np.ndarray, "p"], Float[np.ndarray, "p"]]:
-    keep = np.unique(np.linspace(0, len(x) - 1, POINTS).round().astype(int))
-    return x[keep], y[keep]
-
-
-def _curves(result: Result, colour: int) -> Iterator[_Part]:
-    """Yield each curve, or one drawing per colouring of a cloud of points."""
-    for curve in result.findings.curves:
-        if curve.colours:
-            yield from _clouds(curve, colour, result.encoder.name)
-        elif curve.x:
-            yield _curve(curve, colour)
 
 
 def _clouds(curve: Curve, colour: int, encoder: str) -> Iterator[_Part]:

@@ -12,10 +12,6 @@ from typing import final
 import numpy as np
 from jaxtyping import Float
 
-# One axis of a plot: where numbers stand on it, and which of them are labelled.
-#
-# Linear; logarithmic for values over more than two decades; and logarithmic with a linear stretch of its own for zeros.
-
 MARGIN = 0.05
 """The fraction of an axis that is free before the first and after the last value."""
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -43,7 +39,7 @@ class Axis:
     """The value below which a logarithmic axis is linear; infinite for a linear axis, 0 where nothing lies so low."""
 
     @classmethod
-    def linear(cls, low: float, high: float, steps: int, margin: float = MARGIN) -> Axis:
+    def linear(cls, low: float, high: float, steps: int) -> Axis:
         """Return a linear axis that holds ``low`` and ``high``, with labels at round numbers at most ``steps`` apart.
 
         Example:
@@ -52,8 +48,10 @@ class Axis:
         """
         if high - low <= 1e-12 * max(abs(low), abs(high)):
             low, high = low - (MARGIN * abs(low) or MARGIN), high + (MARGIN * abs(high) or MARGIN)
-        low, high = low - margin * (high - low), high + margin * (high - low)
-        step = _step((high - low) / steps)
+        low, high = low - MARGIN * (high - low), high + MARGIN * (high - low)
+        least = (high - low) / steps
+        power = 10.0 ** floor(log10(least))
+        step = power * next(step for step in STEPS if step * power >= least * (1 - 1e-9))
         ticks = tuple(step * k for k in range(ceil(low / step), floor(high / step) + 1))
         return cls(low, high, ticks, tuple(map(label, ticks)))
 
@@ -92,12 +90,6 @@ class Axis:
         return (self.scaled(values) - self.low) / (self.high - self.low)
 
 
-def _step(least: float) -> float:
-    """Return the smallest round number that is not below ``least``."""
-    power = 10.0 ** floor(log10(least))
-    return power * next(step for step in STEPS if step * power >= least * (1 - 1e-9))
-
-
 def label(value: float) -> str:
     """Return a tick's label.
 
@@ -118,10 +110,8 @@ def span(parts: Sequence[Float[np.ndarray, "p"]]) -> tuple[float, float]:
     return (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
 
 
-# Line plots as inline SVG: text stays text, colours follow the page (light, dark, print), nothing is loaded.
-#
-# Written by hand, in a millisecond each: a report of four encoders has hundreds, which took a plotting library a
-# tenth of the time of all measurements.
+# Text stays text, colours follow the page (light, dark, print), and nothing is loaded. Written by hand, in a millisecond
+# each: a report of four encoders has hundreds, which took a plotting library a tenth of the time of all measurements.
 
 COLOURS = 8
 """Number of colours in the style sheet."""
@@ -209,13 +199,8 @@ def _frame(lines: Sequence[Line], y_label: str, share: bool) -> Frame:
     return Frame(across, up, max(LEFT, room))
 
 
-def _colour(line: Line) -> str:
-    return INK if line.colour is None else f"var(--e{line.colour % COLOURS})"
-
-
 def _drawn(line: Line, frame: Frame) -> Iterator[str]:
-    """Yield the marks of a line, the lowest first."""
-    colour = _colour(line)
+    colour = INK if line.colour is None else f"var(--e{line.colour % COLOURS})"
     if line.shades is not None:
         yield from _dots(line, frame, _shades(line.shades), 1.1)
     elif line.scattered:
@@ -295,10 +280,6 @@ def _path(x: Float[np.ndarray, "p"], y: Float[np.ndarray, "p"], stepped: bool = 
     return path
 
 
-def _short(value: float) -> str:
-    return f"{round(value, 1):g}"
-
-
 def _shades(values: Float[np.ndarray, "p"]) -> list[str]:
     """Return the colour of each value, from the darkest for the smallest to the brightest for the largest."""
     low, high = span([values])
@@ -332,4 +313,4 @@ def _words(frame: Frame, x_label: str, y_label: str, share: bool) -> str:
 
 
 def _text(x: float, y: float, words: str) -> str:
-    return f'<text x="{_short(x)}" y="{_short(y)}">{escape(words)}</text>' if words else ""
+    return f'<text x="{round(x, 1):g}" y="{round(y, 1):g}">{escape(words)}</text>' if words else ""

@@ -32,7 +32,7 @@ from holdfast.report.overview.alerts import (
 )
 from holdfast.report.overview.first_screen import FirstScreen
 from holdfast.report.overview.study import study
-from holdfast.report.overview.tally import Tally, gap_sentence, tally
+from holdfast.report.overview.tally import Tally, tally
 
 SHOWN = 3
 """Leaders whose worst number the advice gives."""
@@ -60,24 +60,34 @@ def advice(
     table, thin = _supported(table)
     tallied = tally(table)
     advised = _advised(table, tallied)
-    name, command = _gate_command(table, groups, runs, _guarded(table, advised, screen), screen)
+    robust = tuple(part for part in table.sections if part.robustness)
+    # Whether something was proved for these networks, so that more can be.
+    bounded = any("contradictions" in asked.quantities for result in results for asked in result.questions)
+    name, command = gate_command(table, groups, failures, runs, screen)
     sentences = (
-        *_missing(encoders_without_results(results, failures)),
+        *(
+            f"{lost} was asked for and has no result, so nothing here speaks of it: {'; '.join(reasons)}."
+            for lost, reasons in encoders_without_results(results, failures).items()
+        ),
         thin,
-        *_choice(table, tallied, advised, alerts(groups), _bounded(results), screen),
-        *_gaps(table),
+        *_choice(table, tallied, advised, alerts(groups), bounded, screen),
+        *(f"{gap.sentence}." for gap in tally(replace(table, sections=robust)).gaps),
         *_proportion(table),
         _stronger(table),
-        _claims(table),
+        "Lower bounds of harm come from attacks: a stronger attack may find more, so they prove no safety."
+        if any((part.like.better, part.like.claim) == ("lower", Claim.LOWER) for part in table.sections)
+        else "",
         _proved(table),
-        _rerun(failures),
+        f"{text.counted(len(failures), 'result')} failed for {text.counted(len(causes(failures)), 'reason')}, listed below. "
+        "Fix what failed and repeat the command; it computes only what is missing."
+        if failures
+        else "",
         f"To notice when {name} gets worse, gate it: `{command}`" if command else "",
     )
     return tuple(filter(None, sentences))
 
 
 def _continue(results: Sequence[Result], failures: Sequence[Failure]) -> str:
-    """Return the advice to continue a run that ended early; empty if it did not."""
     partial = [result for result in results if result.planned is not None]
     spent, _ = by_budget(failures)
     if not partial and not spent:
@@ -99,25 +109,6 @@ def _supported(table: Table) -> tuple[Table, str]:
         "" if kept or not table.sections else f"No number rests on {ENOUGH} samples: measure more images to learn more."
     )
     return replace(table, sections=kept), thin
-
-
-def _bounded(results: Sequence[Result]) -> bool:
-    """Return whether something was proved for these networks, so that more can be."""
-    asked = (question for result in results for question in result.questions)
-    return any("contradictions" in question.quantities for question in asked)
-
-
-def _missing(lost: dict[str, tuple[str, ...]]) -> Iterator[str]:
-    """Yield each encoder without a result, with the reasons."""
-    for name, reasons in lost.items():
-        yield f"{name} was asked for and has no result, so nothing here speaks of it: {'; '.join(reasons)}."
-
-
-def _gaps(table: Table) -> Iterator[str]:
-    """Yield which metrics of robustness rank no encoder."""
-    robust = tuple(part for part in table.sections if part.robustness)
-    for gap in tally(replace(table, sections=robust)).gaps:
-        yield f"{gap_sentence(gap)}."
 
 
 @dataclass(frozen=True)
@@ -142,12 +133,7 @@ def _advised(table: Table, tallied: Tally) -> Advised:
 
 
 def _choice(
-    table: Table,
-    tallied: Tally,
-    advised: Advised,
-    alerts: Sequence[Alert],
-    bounded: bool,
-    screen: FirstScreen | None,
+    table: Table, tallied: Tally, advised: Advised, alerts: Sequence[Alert], bounded: bool, screen: FirstScreen | None
 ) -> Iterator[str]:
     if screen is None or not screen.rows:
         leaders, sentences = _by_tally(table, tallied, advised, bounded)
@@ -196,7 +182,12 @@ def _by_tally(table: Table, tallied: Tally, advised: Advised, bounded: bool) -> 
             "reason to prefer another."
         )
         differs = tallied.leaders and tallied.leaders != leaders
-        return leaders, (_prefer(leaders, advised.tally, advised.evidence), *([other] if differs else []))
+        lead = _lead(advised.tally, f" by numbers with {advised.evidence} in our study")
+        if len(leaders) == 1:
+            first = f"Of these encoders {leaders[0]} is the most robust: it is {lead}; {_tied(advised.tally)}."
+        else:
+            first = f"No single encoder stands out: {text.listed(leaders)} are each {lead}; {_tied(advised.tally)}."
+        return leaders, (first, *([other] if differs else []))
     if leaders:
         return leaders, (_undecided(table, tallied, bounded),)
     decisive = advised.tally if advised.tally.telling else tallied
@@ -224,14 +215,6 @@ def _lead(tallied: Tally, evidence: str) -> str:
 def _tied(tallied: Tally) -> str:
     tied = tallied.conditions - tallied.telling
     return f"{tied or 'none'} of {text.counted(tallied.conditions, 'condition')} {'is' if tied < 2 else 'are'} tied"
-
-
-def _prefer(leaders: Sequence[str], backed: Tally, evidence: str) -> str:
-    """Return who leads by the numbers that the study found to predict robust use."""
-    lead = f"{_lead(backed, f' by numbers with {evidence} in our study')}"
-    if len(leaders) == 1:
-        return f"Of these encoders {leaders[0]} is the most robust: it is {lead}; {_tied(backed)}."
-    return f"No single encoder stands out: {text.listed(leaders)} are each {lead}; {_tied(backed)}."
 
 
 def _undecided(table: Table, tallied: Tally, bounded: bool) -> str:
@@ -274,7 +257,7 @@ def _worst_of_leaders(table: Table, leaders: Sequence[str]) -> Iterator[str]:
         ]
         if cells:
             most, section, row, cell = max(reversed(cells), key=lambda item: item[0])
-            where = " · ".join(filter(None, (row.first, row.rest)))
+            where = row.where
             perfect = 0 if section.like.better == "lower" else 1
             others = [harm(other) for each, other in row.defined(table, table.ranked).items() if each != name]
             beside = " The other encoders do no better." if others and min(others) >= most else ""
@@ -289,13 +272,18 @@ def _stronger(table: Table) -> str:
 
     Shares differ by points, because a factor over a tiny share says little; other numbers by a factor.
     """
-    rows = [
-        (_difference_or_factor(section, low, high), section, name, high, low)
-        for section in table.sections
-        for row in _by_attack(section)
-        for name, low, high in _separated(row, table)
-        if is_share(section.like.unit) or low.estimate.value > 0
-    ]
+    rows = []
+    for section in table.sections:
+        share = is_share(section.like.unit)
+        for same in _by_attack(section):
+            for place, name in enumerate(table.encoders):
+                cells = [cell for row in same if (cell := row.cells[place]) and isfinite(cell.estimate.value)]
+                low, high = (end(cells, key=lambda cell: cell.estimate.value, default=None) for end in (min, max))
+                if low is None or high is None or not low.estimate.high < high.estimate.low:
+                    continue
+                a, b = low.estimate.value, high.estimate.value
+                if share or a > 0:
+                    rows.append((b - a if share else b / a, section, name, high, low))
     if not rows:
         return ""
     shares = [item for item in rows if is_share(item[1].like.unit)]
@@ -312,13 +300,7 @@ def _attack(cell: Cell) -> str:
     return text.condition("attack", cell.estimate.conditions["attack"], cell.estimate.aim)
 
 
-def _difference_or_factor(section: Section, low: Cell, high: Cell) -> float:
-    a, b = low.estimate.value, high.estimate.value
-    return b - a if is_share(section.like.unit) or a <= 0 else b / a
-
-
 def _by_attack(section: Section) -> list[list[Row]]:
-    """Return the rows of ``section`` that differ in the attack alone, not in its goal, together."""
     if section.like.better == "neither":
         return []
     cases = grouped(
@@ -329,73 +311,34 @@ def _by_attack(section: Section) -> list[list[Row]]:
     return [rows for rows in cases.values() if len(rows) > 1]
 
 
-def _separated(rows: Sequence[Row], table: Table) -> Iterator[tuple[str, Cell, Cell]]:
-    """Yield each encoder's lowest and highest number over ``rows`` if their intervals are apart."""
-    for place, name in enumerate(table.encoders):
-        cells = [cell for row in rows if (cell := row.cells[place]) and isfinite(cell.estimate.value)]
-        if len(cells) > 1:
-            low, high = (end(cells, key=lambda cell: cell.estimate.value) for end in (min, max))
-            if low.estimate.high < high.estimate.low:
-                yield name, low, high
-
-
-def _claims(table: Table) -> str:
-    claims = {section.like.claim for section in table.sections if section.like.better == "lower"}
-    if Claim.LOWER not in claims:
-        return ""
-    return "Lower bounds of harm come from attacks: a stronger attack may find more, so they prove no safety."
-
-
 def _proved(table: Table) -> str:
     """Return the largest certificate of the first quantity that has one."""
     for section in table.sections:
         cells = [(row, name, cell) for row in section.rows for name, cell in row.defined(table, table.ranked).items()]
         if cells and (section.like.better, section.like.claim) == ("higher", Claim.LOWER):
             row, name, cell = max(cells, key=lambda item: item[2].estimate.value)
-            where = " · ".join(filter(None, (row.first, row.rest)))
             most = ", the most of these encoders" if len(table.ranked) > 1 else ""
-            return f"Proved, whatever the attack: {section.title} of {name} is {cell.value} {cell.interval} ({where}){most}."
+            number = f"{cell.value} {cell.interval} ({row.where})"
+            return f"Proved, whatever the attack: {section.title} of {name} is {number}{most}."
     return ""
 
 
-def _rerun(failures: Sequence[Failure]) -> str:
-    if not failures:
-        return ""
-    return (
-        f"{text.counted(len(failures), 'result')} failed for {text.counted(len(causes(failures)), 'reason')}, listed below. "
-        "Fix what failed and repeat the command; it computes only what is missing."
-    )
-
-
 def gate_command(
-    table: Table,
-    groups: Sequence[Group],
-    failures: Sequence[Failure],
-    runs: Sequence[str],
-    screen: FirstScreen | None = None,
+    table: Table, groups: Sequence[Group], failures: Sequence[Failure], runs: Sequence[str], screen: FirstScreen | None
 ) -> tuple[str, str]:
-    """Return an encoder and the command that notices if it gets worse; two empty texts where there is none to give."""
-    if _continue([result for group in groups for result in group.results], failures):
-        return "", ""
-    table, _ = _supported(table)
-    return _gate_command(table, groups, runs, _guarded(table, _advised(table, tally(table)), screen), screen)
-
-
-def _guarded(table: Table, advised: Advised, screen: FirstScreen | None) -> tuple[str, ...]:
-    if screen and screen.leader:
-        return (screen.leader,)
-    return advised.leaders or (table.ranked if len(table.ranked) == 1 else ())
-
-
-def _gate_command(
-    table: Table, groups: Sequence[Group], runs: Sequence[str], advised: Sequence[str], screen: FirstScreen | None
-) -> tuple[str, str]:
-    """Return a check that would notice if the advised encoder became worse than its interval allows.
+    """Return an encoder and a check that would notice if it became worse than its interval allows; two empty texts where
+    there is none to give.
 
     No advice is to guard an encoder that is not advised or is useless, nor by a bound that cannot be broken. A number of
     the first screen is guarded before any other.
     """
     results = [result for group in groups for result in group.results]
+    if _continue(results, failures):
+        return "", ""
+    table, _ = _supported(table)
+    advised = _advised(table, tally(table)).leaders or (table.ranked if len(table.ranked) == 1 else ())
+    if screen and screen.leader:
+        advised = (screen.leader,)
     folders = " ".join(map(quote, runs)) or "RUN"
     for name in advised[:1] if advised and not _useless(table, advised[0]) else ():
         place = table.encoders.index(name)
@@ -415,7 +358,6 @@ def _gate_command(
 
 
 def _useless(table: Table, name: str) -> bool:
-    """Return whether embeddings of ``name`` never match their own image, under any condition."""
     place = table.encoders.index(name)
     cells = [
         cell

@@ -71,8 +71,15 @@ def alerts(groups: Sequence[Group]) -> tuple[Alert, ...]:
     for name, result in members:
         for warning in result.findings.warnings:
             add(name, result, warning, result.findings.kinds.get(warning, ""))
-        for warning in _unread(result):
-            add(name, result, warning, whole=True)
+        if unread := result.images.skipped:
+            were = f"could not be read and {'was' if len(unread) == 1 else 'were'} skipped"
+            rest = f" and {len(unread) - NAMED:,} more" if len(unread) > NAMED else ""
+            add(
+                name,
+                result,
+                f"{text.counted(len(unread), 'image')} {were}: {'; '.join(unread[:NAMED])}{rest}.",
+                whole=True,
+            )
     each = (replace(note, warning=note.warning if note.kind else added(said)) for note, said in found.values())
     return (*each, *_of_samples(members))
 
@@ -123,7 +130,10 @@ def _of_samples(members: Sequence[tuple[str, Result]]) -> Iterator[Alert]:
             [result for result in settled if result.images.count < FEW],
             lambda few: _only(few, f"Give {FEW} images or more (--images, and --limit if you set it)"),
         ),
-        ([result for result in settled if result.images.count >= FEW], _needs_settings),
+        (
+            [result for result in settled if result.images.count >= FEW],
+            lambda few: _only(few, f"Ask for {FEW} or more ({' or '.join([*_settings(few), '--suite standard'])})"),
+        ),
     )
     for results, sentence in kinds:
         if results:
@@ -145,9 +155,8 @@ def _goes_on(results: Sequence[Result]) -> str:
     return f"{partial(*results)} More time (--budget) or the same command again goes on."
 
 
-def _needs_settings(results: Sequence[Result]) -> str:
-    settings = [f"--set {result.evaluation}.samples={FEW}" for result in results if "samples" in result.settings][:1]
-    return _only(results, f"Ask for {FEW} or more ({' or '.join([*settings, '--suite standard'])})")
+def _settings(results: Sequence[Result]) -> list[str]:
+    return [f"--set {result.evaluation}.samples={FEW}" for result in results if "samples" in result.settings][:1]
 
 
 def _only(results: Sequence[Result], advice: str) -> str:
@@ -165,16 +174,6 @@ def _span(counts: Sequence[int]) -> str:
     """
     least, greatest = min(counts), max(counts)
     return f"{least:,}" if least == greatest else f"{least:,} to {greatest:,}"
-
-
-def _unread(result: Result) -> Iterator[str]:
-    skipped = result.images.skipped
-    if skipped:
-        rest = f" and {len(skipped) - NAMED:,} more" if len(skipped) > NAMED else ""
-        yield (
-            f"{text.counted(len(skipped), 'image')} could not be read and {'was' if len(skipped) == 1 else 'were'} skipped: "
-            f"{'; '.join(skipped[:NAMED])}{rest}."
-        )
 
 
 def counted_states(finished: int, partial: int, not_measured: int, failed: int) -> str:
@@ -273,20 +272,14 @@ def other_radius(table: Table) -> str:
         (untouched, "attacks succeed on no image of any encoder", "larger", FACTOR),
     ):
         if 2 * len(found) > len(harms):
-            flags = text.listed(
-                [f"`--ball {norm}:{number(factor * size)}`" for norm, size in _ends([b for b, _ in found], factor)]
-            )
+            radii = grouped(text.norm_and_radius(ball) for ball, _ in found)
+            end = min if factor < 1 else max
+            flags = text.listed([f"`--ball {norm}:{number(factor * end(same))}`" for norm, same in radii.items()])
             which = text.listed(dict.fromkeys(title for _, title in found))
             return (
                 f". For {which}, {what}, and more images would not change that: take a {size} radius there, as {flags}."
             )
     return ""
-
-
-def _ends(balls: Sequence[str], factor: float) -> list[tuple[str, float]]:
-    """Return the smallest radius of each norm, or the largest if ``factor`` is above 1."""
-    radii = grouped(map(text.norm_and_radius, balls))
-    return [(norm, (min if factor < 1 else max)(same)) for norm, same in radii.items()]
 
 
 def harm(cell: Cell) -> float:
@@ -296,10 +289,5 @@ def harm(cell: Cell) -> float:
 
 def _harms(row: Row, table: Table) -> list[tuple[float, float, float]]:
     """Return the harm of each encoder to choose among, between the ends of its interval."""
-
-    def ends(cell: Cell) -> tuple[float, float]:
-        e = cell.estimate
-        return (e.low, e.high) if e.better == "lower" else (1 - e.high, 1 - e.low)
-
-    cells = row.defined(table, table.ranked).values()
-    return [(ends(cell)[0], harm(cell), ends(cell)[1]) for cell in cells]
+    numbers = [cell.estimate for cell in row.defined(table, table.ranked).values()]
+    return [(e.low, e.value, e.high) if e.better == "lower" else (1 - e.high, 1 - e.value, 1 - e.low) for e in numbers]

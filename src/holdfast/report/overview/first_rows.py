@@ -214,15 +214,13 @@ def picked(part: Sequence[Group], whole: Table) -> Iterator[Picked]:
     groups = {group.first.evaluation: group for group in part}
     for kind in KINDS:
         found = [each for each in (kind, kind.alone) if (each.evaluation in groups)]
-        shown = [each for each in (_picked(each, whole, groups[each.evaluation]) for each in found) if each]
+        shown = [
+            Picked(each, most_telling(rows, whole), groups[each.evaluation])
+            for each in found
+            if (rows := list(_candidates(each, whole)))
+        ]
         if shown:
             yield shown[0]._replace(alone=shown[1] if len(shown) > 1 else None)
-
-
-def _picked(kind: Kind, whole: Table, group: Group) -> Picked | None:
-    """Return the rows of a kind at the radius where the encoders differ most."""
-    found = list(_candidates(kind, whole))
-    return Picked(kind, most_telling(found, whole), group) if found else None
 
 
 def most_telling(found: Sequence[tuple[Row, ...]], whole: Table) -> tuple[Row, ...]:
@@ -297,11 +295,13 @@ def first_row(found: Picked, whole: Table, ranks: Mapping[str, int]) -> FirstRow
             for place, cell in enumerate(cells)
         )
     told = len(ranks) > 1 and len(set(ranks.values())) == 1
+    counts = sorted({cell.estimate.n for cell in found.rows[0].cells if cell and cell.defined})
+    n = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,}–{counts[-1]:,}"
     studied = [study().of(kind.evaluation, quantity) for quantity in kind.quantities]
     return FirstRow(
         kind=kind,
         key=key_of(kind, like, results[names[0]]),
-        under=_under(kind, like, results[names[0]], _count(found), told),
+        under=_under(kind, like, results[names[0]], n, told),
         confirmed=any(each and each.again and each.again.held for each in studied),
         cells=cells,
         fewest=min((cell.estimate.n for row in found.rows for cell in row.defined(whole).values()), default=0),
@@ -322,11 +322,6 @@ def _attacked(found: Picked, alone: Picked, whole: Table, place: int) -> Shown |
         return None
     parts = ((BOUNDS[1], number(alone.kind.form, cell.estimate, cell.estimate.value)),)
     return _cell(name, [cell], alone.kind, False, shown[name])._replace(parts=parts, values=())
-
-
-def _count(found: Picked) -> str:
-    counts = sorted({cell.estimate.n for cell in found.rows[0].cells if cell and cell.defined})
-    return f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,}–{counts[-1]:,}"
 
 
 LISTED = 80
@@ -351,11 +346,8 @@ def _edits(settings: Mapping[str, object]) -> str:
 def _under(kind: Kind, like: Estimate, result: Result, n: str, told: bool) -> str:
     key = key_of(kind, like, result)
     norm, _, _ = like.conditions.get("ball", "").partition(":")
-    where = ""
-    if kind.form == "radius":
-        where = f"ε in {text.NORMS.get(norm, norm)}"
-    elif norm:
-        where = ball(like.conditions["ball"])
+    in_ball = ball(like.conditions["ball"]) if norm and kind.form != "radius" else ""
+    where = f"ε in {text.NORMS.get(norm, norm)}" if kind.form == "radius" else in_ball
     among = "" if kind.gallery in ("all other images", "one chosen other image", "one other image") else key.gallery
     parts = (
         kind.note, where, _edits(result.settings) if kind.group == "Everyday changes" else "",

@@ -9,7 +9,7 @@ from math import isfinite, isnan, nan
 from holdfast.core.records import Estimate, Failure, Result
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group, tabled
-from holdfast.report.comparison.compare import Comparison, Contest, case, jointly_ranked
+from holdfast.report.comparison.compare import Comparison, case, jointly_ranked
 from holdfast.report.comparison.tables import Row, Section, Table, table
 from holdfast.report.overview.alerts import FEW, alerts
 from holdfast.report.overview.first_rows import (
@@ -95,7 +95,9 @@ def first_screens(
         broken = {name: count for name in whole.encoders if (count := _certificates(part, name)[0])}
         if not found and not broken:
             continue
-        contests = [_contest(each) for each in found]
+        # More effective dimensions, or embeddings spread more evenly, are no evidence of robustness or fitness for the
+        # task: rows of the space describe and take no badge.
+        contests = [None if each.kind.group == "Space" else each.contest for each in found]
         ranks = jointly_ranked(list(filter(None, contests)))
         rows = tuple(
             first_row(each, whole, ranks[case(contest)] if contest else {})
@@ -127,14 +129,7 @@ def first_screens(
     return tuple(screens)
 
 
-def _contest(found: Picked) -> Contest | None:
-    """Return who beats whom in a row, if its better direction is evidence of robustness or fitness for the task."""
-    # More effective dimensions, or embeddings spread more evenly, are neither: such rows describe and take no badge.
-    return None if found.kind.group == "Space" else found.contest
-
-
 def _certificates(part: Sequence[Group], name: str) -> tuple[int, int]:
-    """Return the number of falsified and of attacked certificates of an encoder."""
     estimates = [
         e for group in part for label, result in group.items() if label == name
         for e in result.estimates if e.unit == "certificates"
@@ -153,12 +148,17 @@ def _exact(found: Picked, row: Row) -> Section:
 
 
 def _verdict(whole: Table, rows: Sequence[FirstRow]) -> tuple[str, tuple[str, ...]]:
-    """Return who is the most robust, if that can be said, and the sentences that say so."""
     ranked = whole.ranked
     robust = [row for row in rows if row.kind.group in ROBUSTNESS]
     compared = [row for row in robust if len(row.ranks) > 1]
     if len(ranked) < 2 or not robust:
-        own = (f"{name}: {sentence}" for name in ranked[:3] for sentence in _own(robust or rows, name))
+        own = list[str]()  # the first rows in words
+        for name in ranked[:3]:
+            said = [
+                f"{row.title[0].lower()}{row.title[1:]}: {cell.said}"
+                for row in robust or rows for cell in row.cells if cell.encoder == name and cell.values
+            ]  # fmt: skip
+            own += [f"{name}: {'; '.join(said[:2])}."] if said else []
         return "", tuple(own) or ("No encoder to judge.",)
     among = f"the {_word(len(ranked))} encoders"
     if not compared:
@@ -205,28 +205,15 @@ def _lead(rows: Sequence[FirstRow], name: str, ranked: Sequence[str]) -> list[st
         others = [value for other, value in numbers.items() if other != name and not isnan(value)]
         # An encoder whose radius lies beyond the search may be the better one, so infinite ones count.
         if row and others and isfinite(numbers.get(name, nan)) and numbers[name] > max(others):
-            own, other = (_plain(row, value) for value in (numbers[name], max(others)))
+            form = "{:.0%}" if row.kind.form == "percent" else "{:.3g}"
+            times, behind = text.in_print(row.key.ball) if row.kind.form != "percent" else (1.0, "")
+            own, other = (f"{form.format(times * value)}{behind}" for value in (numbers[name], max(others)))
             sentences.append(said.replace("{where}", _epsilon(row)).format(own, other))
     return sentences
 
 
 def _epsilon(row: FirstRow) -> str:
     return next((part for part in row.under.split(" · ") if part.startswith("ε")), "")
-
-
-def _plain(row: FirstRow, value: float) -> str:
-    if row.kind.form == "percent":
-        return f"{100 * value:.0f}%"
-    return f"{255 * value:.3g}/255" if row.key.ball == "linf" else f"{value:.3g}"
-
-
-def _own(rows: Sequence[FirstRow], name: str) -> list[str]:
-    """Return the verdict for a single encoder: its first rows, in words."""
-    said = [
-        f"{row.title[0].lower()}{row.title[1:]}: {cell.said}"
-        for row in rows for cell in row.cells if cell.encoder == name and cell.values
-    ]  # fmt: skip
-    return [f"{'; '.join(said[:2])}."] if said else []
 
 
 def _amber(whole: Table, rows: Sequence[FirstRow], results: Sequence[Result], failures: Sequence[Failure]) -> str:
@@ -242,7 +229,7 @@ def _amber(whole: Table, rows: Sequence[FirstRow], results: Sequence[Result], fa
     if failures:
         return f"{text.counted(len(failures), 'result')} missing: see the reasons below."
     for name in whole.baselines:
-        beaten = [r.title for r in rows if whole.ranked and _beats(r, name, whole.ranked)]
+        beaten = [row.title for row in rows if whole.ranked and _beats(row, name, whole.ranked)]
         if beaten:
             return f"The baseline {name} is above every encoder in: {'; '.join(beaten)}."
     if unsure := dict.fromkeys(warning for result in results for warning in result.encoder.warnings):
@@ -331,7 +318,12 @@ def _told(rows: Sequence[FirstRow], most: int) -> list[FirstRow]:
 def _lines(row: FirstRow, names: Sequence[str]) -> list[list[str]]:
     """Return one line of the terminal, or one per bound: its head and the cell of each encoder."""
     cells = {cell.encoder: cell for cell in row.cells}
-    found, head = [], f"{_head(row)}{': ' if row.bounds[0] else ''}"
+    epsilon, found = _epsilon(row).removeprefix("ε = "), []
+    if row.kind.form == "radius":
+        where = "" if row.key.ball == "linf" else f" ({epsilon})"
+    else:
+        where = f" at {epsilon}" if epsilon else ""
+    head = f"{row.kind.short}{where}{': ' if row.bounds[0] else ''}"
     for place, word in enumerate(row.bounds):
         said = [
             dict(cells[n].parts).get(word, dict(cells[n].parts).get("", "–")) + "*" * (cells[n].best and not place)
@@ -339,10 +331,3 @@ def _lines(row: FirstRow, names: Sequence[str]) -> list[list[str]]:
         ]
         found.append([f"{' ' * len(head) if place else head}{word}", *said])
     return found
-
-
-def _head(row: FirstRow) -> str:
-    epsilon = _epsilon(row).removeprefix("ε = ")
-    if row.kind.form == "radius":
-        return f"{row.kind.short}{'' if row.key.ball == 'linf' else f' ({epsilon})'}"
-    return f"{row.kind.short}{f' at {epsilon}' if epsilon else ''}"

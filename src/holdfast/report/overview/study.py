@@ -86,11 +86,6 @@ class Baseline(Record):
     undefended: Number
     """Its tau among encoders of which none was trained against attacks; nan where it is the same for all of these."""
 
-    @property
-    def tau_in_words(self) -> str:
-        """Return τ with its interval in words."""
-        return f"{self.name} (τ {_interval(self)})"
-
 
 class Undefended(Record):
     """Numbers that ranked encoders without adversarial training as robust probes did."""
@@ -148,7 +143,7 @@ class Study(Record):
     @property
     def sentences(self) -> tuple[str, ...]:
         """Return the sentences that explain the table."""
-        baselines = text.listed([baseline.tau_in_words for baseline in self.baselines])
+        baselines = text.listed([f"{baseline.name} (τ {_interval(baseline)})" for baseline in self.baselines])
         alone = [
             f"The {baseline.name} has τ {_signed(baseline.undefended)} there."
             for baseline in self.baselines

@@ -9,14 +9,12 @@ question is a row if it asks to be one, or if nothing else of its results is on 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from holdfast.core.records import Estimate, Question, Record, Result, grouped
+from holdfast.core.records import Question, Record, Result, grouped
 from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group
-from holdfast.report.comparison.compare import Contest
 from holdfast.report.comparison.tables import Row, Section, Table
 from holdfast.report.overview.first_rows import Form, Kind, Picked, candidates, most_telling
 
@@ -37,6 +35,13 @@ class Gap(Record):
     encoders: tuple[str, ...]
     conditions: int
     quantities: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """Return a sentence on the missing numbers of these encoders, without its full stop."""
+        who, quantities = text.listed(self.encoders), ", ".join(map(text.words, self.quantities))
+        where = f"{text.counted(self.conditions, 'condition')} ({quantities})"
+        return f"{who} {text.have(self.encoders)} no number in {where}, so no encoder is ranked there"
 
 
 class Tally(Record):
@@ -74,6 +79,7 @@ def tally(table: Table) -> Tally:
         question: set.intersection(*(set(contest.best) for contest in telling if contest.evaluation == question))
         for question in dict.fromkeys(contest.evaluation for contest in telling)
     }
+    outcomes = grouped(((pair.a, pair.b), pair.difference.outcome) for contest in contests for pair in contest.pairs)
     return Tally(
         table=table.title,
         conditions=len(several),
@@ -81,30 +87,18 @@ def tally(table: Table) -> Tally:
         questions=len({contest.evaluation for contest in several}),
         telling_questions=len(best_at),
         firsts={name: sum(name in best for best in best_at.values()) for name in table.ranked},
-        meetings=tuple(_meetings(contests)),
+        meetings=tuple(
+            Meeting(
+                a=a,
+                b=b,
+                a_better=all_.count("a is better"),
+                b_better=all_.count("b is better"),
+                tied=all_.count("tied"),
+            )
+            for (a, b), all_ in outcomes.items()
+        ),
         gaps=tuple(_gaps(table)),
     )
-
-
-def sentences(tallied: Tally) -> tuple[str, ...]:
-    """Return the sentences on missing numbers."""
-    return tuple(map(gap_sentence, tallied.gaps))
-
-
-def gap_sentence(gap: Gap) -> str:
-    """Return a sentence on the missing numbers of some encoders."""
-    who, quantities = text.listed(gap.encoders), ", ".join(map(text.words, gap.quantities))
-    where = f"{text.counted(gap.conditions, 'condition')} ({quantities})"
-    return f"{who} {text.have(gap.encoders)} no number in {where}, so no encoder is ranked there"
-
-
-def _meetings(contests: list[Contest]) -> Iterator[Meeting]:
-    outcomes: dict[tuple[str, str], Counter[str]] = {}
-    for contest in contests:
-        for pair in contest.pairs:
-            outcomes.setdefault((pair.a, pair.b), Counter())[pair.difference.outcome] += 1
-    for (a, b), counted in outcomes.items():
-        yield Meeting(a=a, b=b, a_better=counted["a is better"], b_better=counted["b is better"], tied=counted["tied"])
 
 
 def _gaps(table: Table) -> Iterator[Gap]:
@@ -166,13 +160,15 @@ def asked(part: Sequence[Group], whole: Table, shown: Sequence[Picked]) -> Itera
             continue
         if found := _row_of(question, evaluations, whole):
             section, row = found
+            form: Form = "percent" if is_share(section.like.unit) else "plain"
+            form = "radius" if text.norm_of(section.like) else form
             title = f"{question.meaning[:1].upper()}{question.meaning[1:]}"
             if title in titles:  # of another event, which the guard would refuse
                 title = f"{title} ({groups[section.evaluation].first.title})"
             titles.add(title)
             kind = Kind(
                 heading_of(groups[section.evaluation].first), title, question.meaning, section.evaluation,
-                (section.like.quantity,), _form(section.like), question.meaning, counts=question.counts,
+                (section.like.quantity,), form, question.meaning, counts=question.counts,
             )  # fmt: skip
             yield Picked(kind, (row,), groups[section.evaluation])
             left -= 1
@@ -195,9 +191,3 @@ def _row_of(question: Question, evaluations: Sequence[str], whole: Table) -> tup
     else:
         row = most_telling([(one,) for one in candidates(defined, whole)], whole)[0]
     return next((each, row) for each in sections if any(row is one for one in each.rows))
-
-
-def _form(like: Estimate) -> Form:
-    if text.norm_of(like):
-        return "radius"
-    return "percent" if is_share(like.unit) else "plain"

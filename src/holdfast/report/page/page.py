@@ -24,7 +24,7 @@ from holdfast.report.overview.alerts import SPENT, Alert, Cause, alerts, by_budg
 from holdfast.report.overview.first_rows import GROUPS
 from holdfast.report.overview.first_screen import FirstScreen
 from holdfast.report.overview.study import Evidence, study
-from holdfast.report.overview.tally import OTHERS, gap_sentence, heading_of
+from holdfast.report.overview.tally import OTHERS, heading_of
 from holdfast.report.sets import Sets
 
 if TYPE_CHECKING:
@@ -104,25 +104,13 @@ def blocks_by_evaluation(contents: Contents) -> dict[str, list[Block]]:
     for group in contents.groups:
         blocks_of_evaluation = blocks.setdefault(group.first.evaluation, [])
         first = blocks_of_evaluation[0].group if blocks_of_evaluation else group
-        blocks_of_evaluation.append(_block(group, first, contents))
+        other = difference(group.first, first.first) if group is not first else ""
+        own = table(group.first.title, [group], contents.comparison)
+        refused = (r for r in contents.comparison.refusals if r.evaluation == group.first.evaluation and r.quantity)
+        refusals = tuple(refusal for refusal in refused if set(refusal.encoders) <= set(group.encoders))
+        alike = _alike(contents.results)
+        blocks_of_evaluation.append(Block(group, other, own, contents.plates[group.key], refusals, alike))
     return blocks
-
-
-def _block(group: Group, first: Group, contents: Contents) -> Block:
-    return Block(
-        group,
-        difference(group.first, first.first) if group is not first else "",
-        table(group.first.title, [group], contents.comparison),
-        contents.plates[group.key],
-        _refusals(group, contents.comparison.refusals),
-        _alike(contents.results),
-    )
-
-
-def _refusals(group: Group, refusals: Sequence[Refusal]) -> tuple[Refusal, ...]:
-    """Return the reasons why encoders of ``group`` are not ranked on a number."""
-    own = (each for each in refusals if each.evaluation == group.first.evaluation and each.quantity)
-    return tuple(each for each in own if set(each.encoders) <= set(group.encoders))
 
 
 @dataclass(frozen=True)
@@ -194,7 +182,9 @@ class Page:
         pngs = dict.fromkeys(
             png for block in blocks for _, pictures in block.pictures for picture in pictures for png in picture.pngs
         )
-        return {png: (f"p{place}", *_size(png)) for place, png in enumerate(pngs)}
+        heads = {png: b64decode(png[:32]) for png in pngs}
+        sizes = {p: unpack(">II", h[16:24]) if h.startswith(b"\x89PNG") else (1, 1) for p, h in heads.items()}
+        return {png: (f"p{place}", *sizes[png]) for place, png in enumerate(pngs)}
 
 
 def render(
@@ -215,8 +205,8 @@ def render(
         suite: the name of the suite that was asked for, if it is known.
         sets: what belongs to each of several data sets, whose mean and ranks the page then shows.
     """
-    whole = page_of(contents, runs, state, suite)
-    html = environment().get_template("page.html").render(page=replace(whole, numbers=numbers, sets=sets))
+    whole = replace(page_of(contents, runs, state, suite), numbers=numbers, sets=sets)
+    html = environment().get_template("page.html").render(page=whole)
     return re.sub(r"\n\s*", "\n", html)  # indentation is a hundredth of a large page
 
 
@@ -249,7 +239,7 @@ def page_of(contents: Contents, runs: Sequence[str] = (), state: RunState | None
     missing, said = _missing(contents), {screen.amber for screen in contents.first_screens}
     notes = [note for note in alerts(contents.groups) if note.warning not in said]
     whole = tuple(note for note in notes if not heading_of_note(note))
-    gaps = [f"{gap_sentence(gap)}." for tallied in contents.tallies for gap in tallied.gaps]
+    gaps = [f"{gap.sentence}." for tallied in contents.tallies for gap in tallied.gaps]
     encoders = {name: result.encoder for group in contents.groups for name, result in group.items()}
     return Page(
         state=state,
@@ -275,7 +265,6 @@ def heading_of_note(note: Alert) -> str:
 
 
 def _parts(contents: Contents, notes: Sequence[Alert]) -> tuple[Part, ...]:
-    """Return the headings that have contents."""
     blocks: dict[str, list[tuple[str, Sequence[Block]]]] = {name: [] for name in (*GROUPS, OTHERS)}
     headings: dict[str, str] = {}
     for name, of_evaluation in blocks_by_evaluation(contents).items():
@@ -300,7 +289,6 @@ def _parts(contents: Contents, notes: Sequence[Alert]) -> tuple[Part, ...]:
 
 
 def _under(main: Table, exact: Table | None, heading: str, headings: Mapping[str, str]) -> Table:
-    """Return the rows of the first screen under ``heading``, then the main numbers that are not among them."""
     first = [part for part in (exact.sections if exact else ()) if headings[part.evaluation] == heading]
     shown = [(part.evaluation, part.like.quantity, part.like.conditions) for part in first]
     others = [
@@ -316,12 +304,6 @@ def _under(main: Table, exact: Table | None, heading: str, headings: Mapping[str
     return replace(main, sections=(*first, *others))
 
 
-def _size(png: str) -> tuple[int, int]:
-    """Return width and height of a PNG file in base64; 1 and 1 if it is none."""
-    head = b64decode(png[:32])
-    return unpack(">II", head[16:24]) if head.startswith(b"\x89PNG") else (1, 1)
-
-
 def _studied(groups: Sequence[Group]) -> tuple[tuple[str, Evidence], ...]:
     """Return the measured numbers that the study looked at, by the names of reports, those with evidence first."""
     found = {
@@ -335,17 +317,14 @@ def _studied(groups: Sequence[Group]) -> tuple[tuple[str, Evidence], ...]:
 def _missing(contents: Contents) -> Missing:
     absent = encoders_without_results(contents.results, contents.failures)
     over_budget, failed = by_budget(contents.failures)
-    counts = (
-        (len(absent), "encoder", " without any result"),
-        (len(over_budget), "result", " not measured"),
-        (len(failed), "result", " failed"),
-    )
-    summary = ", ".join(f"{text.counted(count, noun)}{rest}" for count, noun, rest in counts if count)
+    parts = [f"{text.counted(len(absent), 'encoder')} without any result"] if absent else []
+    counts = {"not measured": len(over_budget), "failed": len(failed)}
+    parts += [f"{text.counted(count, 'result')} {state}" for state, count in counts.items() if count]
+    summary = ", ".join(parts)
     return Missing(summary, absent, over_budget, failed)
 
 
 def _headline(results: Sequence[Result], comparison: Comparison, absent: int) -> str:
-    """Return the heading that all results share, or that of robustness."""
     if not results:
         return "Nothing could be measured"
     # Baselines stand beside what is measured, unless nothing else is there.
@@ -357,7 +336,6 @@ def _headline(results: Sequence[Result], comparison: Comparison, absent: int) ->
 
 
 def _meta(results: Sequence[Result], suite: str) -> str:
-    """Return images, suite, version and day on one line."""
     images = dict.fromkeys(
         f"{text.counted(result.images.count, 'image')} of {result.images.name}" for result in results
     )
@@ -375,20 +353,14 @@ def _lead(results: Sequence[Result]) -> str:
     looked = "of its own making"
     if counts:
         looked = f"{counts[0]:,} to {counts[-1]:,}" if len(counts) > 1 else f"{counts[0]:,}"
-    return f"Samples per evaluation: {looked}. {_when(results)}{_radii(results)}"
-
-
-def _radii(results: Sequence[Result]) -> str:
-    """Return why attacks are measured at these radii if none was given, in the words of the latest run."""
-    chosen = [result.provenance for result in results if "radii" in result.provenance]
-    return f" {max(chosen, key=lambda origin: origin.get('started', ''))['radii']}" if chosen else ""
-
-
-def _when(results: Sequence[Result]) -> str:
     days = _distinct(result.provenance.get("started", "")[:10] for result in results)
     versions = _distinct(result.provenance.get("holdfast", "") for result in results)
     facts = " ".join(filter(None, (days and f"on {days}", versions and f"with Holdfast {versions}")))
-    return f"Measured {facts}." if facts else ""
+    measured = f"Measured {facts}." if facts else ""
+    # Why attacks are measured at these radii if none was given, in the words of the latest run.
+    chosen = [result.provenance for result in results if "radii" in result.provenance]
+    radii = f" {max(chosen, key=lambda origin: origin.get('started', ''))['radii']}" if chosen else ""
+    return f"Samples per evaluation: {looked}. {measured}{radii}"
 
 
 def _code(sentence: str) -> Markup:
@@ -400,11 +372,14 @@ def _code(sentence: str) -> Markup:
 
 
 def _facts(results: Sequence[Result]) -> dict[str, str]:
-    """Return who measured where and when, as far as it was recorded."""
+    images = [result.images for result in results]
+    banks = grouped((result.bank_title, result.bank) for result in results if result.bank)
     facts = {
-        "Images": _sets(result.images for result in results),
-        **_banks(results),
-        "Skipped images": "; ".join(filter(None, dict.fromkeys(map(_skipped, results)))),
+        "Images": _sets(images),
+        **{title: _sets(sets) for title, sets in banks.items()},
+        "Skipped images": "; ".join(
+            dict.fromkeys(f"{len(i.skipped):,} of {i.name}: {'; '.join(i.skipped)}" for i in images if i.skipped)
+        ),
         "Evaluations": ", ".join(dict.fromkeys(result.title for result in results)),
         "Seed": _distinct(str(result.settings.get("seed", "")) for result in results),
         "Precision": _distinct(str(result.settings.get("precision", "")) for result in results),
@@ -419,23 +394,9 @@ def _facts(results: Sequence[Result]) -> dict[str, str]:
     return {title: value for title, value in facts.items() if value}
 
 
-def _banks(results: Sequence[Result]) -> dict[str, str]:
-    """Return the banks of ``results`` by what they are called: *Images before* of drift."""
-    titles = dict.fromkeys(result.bank_title for result in results if result.bank)
-    return {
-        title: _sets(result.bank for result in results if result.bank and result.bank_title == title)
-        for title in titles
-    }
-
-
 def _sets(images: Iterable[ImagesInfo]) -> str:
     distinct = dict.fromkeys((image.name, image.count, image.fingerprint) for image in images)
     return "; ".join(f"{name}, {text.counted(n, 'image')}, fingerprint {mark}" for name, n, mark in distinct)
-
-
-def _skipped(result: Result) -> str:
-    skipped = result.images.skipped
-    return f"{len(skipped):,} of {result.images.name}: {'; '.join(skipped)}" if skipped else ""
 
 
 def _distinct(values: Iterable[str]) -> str:

@@ -8,6 +8,10 @@ from typing import Protocol, TypeVar, final, runtime_checkable
 Context = TypeVar("Context")
 Unit = TypeVar("Unit")
 Output = TypeVar("Output")
+Task = Callable[[Context, Unit], Output]
+"""What is done with each shard and the context that all share."""
+Outcomes = Generator[tuple[Unit, Output], None, None]
+"""Each shard with what a task made of it."""
 
 
 @runtime_checkable
@@ -15,8 +19,8 @@ class Engine(Protocol):
     """Applies one function to many shards, wherever there is room; the answers do not depend on where."""
 
     def map(
-        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
-    ) -> Generator[tuple[Unit, Output], None, None]:
+        self, task: Task[Context, Unit, Output], context: Context, shards: Iterable[Unit]
+    ) -> Outcomes[Unit, Output]:
         """Yield each shard with what ``task`` made of it and of the ``context``, which all share, as they finish.
 
         The context may be large; it is sent once, also if the next call has the same. Shards are taken one by one, when
@@ -36,6 +40,6 @@ class Local:
     """
 
     def map(
-        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
-    ) -> Generator[tuple[Unit, Output], None, None]:
+        self, task: Task[Context, Unit, Output], context: Context, shards: Iterable[Unit]
+    ) -> Outcomes[Unit, Output]:
         return ((shard, task(context, shard)) for shard in shards)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from weakref import finalize
 import torch
 
 from holdfast.core.errors import HoldfastError, check_whole, first_line, warn
-from holdfast.run.engines.base import Context, Local, Output, Unit
+from holdfast.run.engines.base import Context, Local, Outcomes, Output, Task, Unit
 
 RETRIES = 3
 """Number of workers that may die in a row without a finished shard in between."""
@@ -70,8 +70,8 @@ class Processes:
         finalize(self, _stop, self._pools)
 
     def map(
-        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
-    ) -> Generator[tuple[Unit, Output], None, None]:
+        self, task: Task[Context, Unit, Output], context: Context, shards: Iterable[Unit]
+    ) -> Outcomes[Unit, Output]:
         from loky import FIRST_COMPLETED, wait
         from loky.process_executor import BrokenProcessPool
 
@@ -194,7 +194,6 @@ def _end_with(parent: int) -> None:
 
 @lru_cache(maxsize=1)
 def _loaded(path: str) -> Any:
-    """Return the context in a worker, from the file that the parent wrote."""
     with open(path, "rb") as file:
         if pickle.load(file):  # without them, what its networks are made of cannot be imported
             from holdfast.encoders.loading.inputs import declare_missing_operators
@@ -212,12 +211,9 @@ def _apply(task: Callable[[Any, Any], Any], path: str, shard: Any) -> Any:
     return task(_loaded(path), shard)
 
 
-# Shards in this process at first; once they have taken a while, in workers of this machine.
-#
-# Starting a worker takes seconds, because it imports torch; small work is over by then. Each process has one
-# thread: threads that wake each other for every operation cost more than they save in small networks, and leave cores
-# idle in those of a billion operations. Networks without memory for all copies stay in this
-# process, with all its threads.
+# Starting a worker takes seconds, because it imports torch; small work is over by then. Each process has one thread:
+# threads that wake each other for every operation cost more than they save in small networks, and leave cores idle in
+# those of a billion operations.
 
 PATIENCE = 1.5
 """Seconds of shards computed here after which workers are started; they take some more, in which this process goes on."""
@@ -273,15 +269,15 @@ class Automatic:
         self.spent, self.starts, self.awaited = PATIENCE, self.workers.begin(), True
 
     def map(
-        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
-    ) -> Generator[tuple[Unit, Output], None, None]:
+        self, task: Task[Context, Unit, Output], context: Context, shards: Iterable[Unit]
+    ) -> Outcomes[Unit, Output]:
         if self.threaded(context):
             return Local().map(task, context, shards)
         return self._spread(task, context, iter(shards))
 
     def _spread(
-        self, task: Callable[[Context, Unit], Output], context: Context, coming: Iterator[Unit]
-    ) -> Generator[tuple[Unit, Output], None, None]:
+        self, task: Task[Context, Unit, Output], context: Context, coming: Iterator[Unit]
+    ) -> Outcomes[Unit, Output]:
         """Yield the result of each shard; this process computes them until workers pay off."""
         while True:
             waiting = list(islice(coming, 1 if self.spent < PATIENCE else 2))
@@ -302,8 +298,8 @@ class Automatic:
                 yield from self._here(task, context, handed_out)
 
     def _here(
-        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
-    ) -> Generator[tuple[Unit, Output], None, None]:
+        self, task: Task[Context, Unit, Output], context: Context, shards: Iterable[Unit]
+    ) -> Outcomes[Unit, Output]:
         for shard in shards:
             since = monotonic()
             with torch_threads(1):

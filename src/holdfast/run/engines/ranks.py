@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import final
 from zlib import crc32
 
 from holdfast.core.errors import HoldfastError
-from holdfast.run.engines.base import Context, Engine, Output, Unit
+from holdfast.run.engines.base import Context, Engine, Outcomes, Output, Task, Unit
 
 RANKS = "ranks"
 """The cluster made of the processes that torchrun or srun started."""
@@ -74,20 +74,20 @@ class Ranks:
     """When each lease of others was first seen, when with the renewal it still has, and its file and renewal."""
 
     def map(
-        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
-    ) -> Generator[tuple[Unit, Output], None, None]:
+        self, task: Task[Context, Unit, Output], context: Context, shards: Iterable[Unit]
+    ) -> Outcomes[Unit, Output]:
         """Compute here what every rank must know for itself."""
         return ((shard, task(context, shard)) for shard in shards)
 
     def share(
         self,
-        task: Callable[[Context, Unit], Output],
+        task: Task[Context, Unit, Output],
         context: Context,
         units: Mapping[str, Unit],
         is_kept: Callable[[Unit], bool],
         begin: Callable[[Unit], bool] = lambda _: True,
         patient: Callable[[], bool] = lambda: True,
-    ) -> Generator[tuple[Unit, Output | None], None, None]:
+    ) -> Outcomes[Unit, Output | None]:
         """Yield each of the named ``units`` with what ``task`` made of it here, or with None once others did.
 
         ``is_kept`` says whether a unit's outcome is in the folder, ``begin`` whether there is time for another unit, and
@@ -97,7 +97,9 @@ class Ranks:
         Raises:
             HoldfastError: the folder cannot be written.
         """
-        waiting, pause = {name: units[name] for name in self._in_turn(list(units))}, PAUSE
+        # This rank's own units, then those of others, which begin at the other end.
+        mine = {name: unit for name, unit in units.items() if crc32(name.encode()) % self.count == self.rank}
+        waiting, pause = mine | {name: units[name] for name in reversed(list(units)) if name not in mine}, PAUSE
         longest, idle = 0.0, False
         while waiting:
             before = len(waiting)
@@ -111,7 +113,9 @@ class Ranks:
                         if is_kept(shard):
                             yield shard, None
                         elif begin(shard):
-                            self._watch()
+                            with suppress(OSError):  # so that it is known for how long others hold what they hold now
+                                for path in self.folder.iterdir():
+                                    self._abandoned(path)
                             outcome = task(context, shard)
                             longest = max(longest, monotonic() - began)
                             yield shard, outcome
@@ -128,12 +132,6 @@ class Ranks:
             rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):
             self.folder.rmdir()
-
-    def _in_turn(self, names: Sequence[str]) -> list[str]:
-        """Return this rank's own units, then those of others, which begin at the other end."""
-        assigned = [name for name in names if crc32(name.encode()) % self.count == self.rank]
-        mine = set(assigned)
-        return assigned + [name for name in reversed(names) if name not in mine]
 
     def _claim(self, name: str) -> Path | None:
         """Return the lease of a unit, or None while another process holds it."""
@@ -171,12 +169,6 @@ class Ranks:
         same = known[0] == renewal[0]
         self._watched[path] = (held if same else now), (since if known == renewal else now), renewal
         return known == renewal and now - since > STALE
-
-    def _watch(self) -> None:
-        """Note what others hold now, so that it is known for how long once nothing else is left."""
-        with suppress(OSError):
-            for path in self.folder.iterdir():
-                self._abandoned(path)
 
     def _held(self, name: str) -> float:
         """Return for how many seconds another rank has been seen to hold a unit."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import ModuleType
@@ -17,7 +17,10 @@ from typing import Any, final
 
 from holdfast.core.errors import HoldfastError, explained, first_line
 from holdfast.encoders.loading.inputs import declare_missing_operators, operators_are_declared
-from holdfast.run.engines.base import Context, Output, Unit
+from holdfast.run.engines.base import Context, Outcomes, Output, Task, Unit
+
+RETRIES = 3
+"""Actors that may be lost in a row without a finished shard in between."""
 
 
 class Worker:
@@ -52,20 +55,18 @@ class Ray:
     Args:
         address: of the cluster, as ``ray.init`` takes it.
         gpus: how many (or which fraction of one) each actor needs; without, it needs a CPU.
-        retries: how often in a row actors may be lost without a shard finished between.
     """
 
     address: str = "auto"
     gpus: float = 0.0
-    retries: int = 3
     _sent: list[tuple[Any, Any]] = field(default_factory=list, init=False, repr=False, compare=False)
     """The last context, and where the cluster has it."""
     _actors: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
     """Actors that have begun."""
 
     def map(
-        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
-    ) -> Generator[tuple[Unit, Output], None, None]:
+        self, task: Task[Context, Unit, Output], context: Context, shards: Iterable[Unit]
+    ) -> Outcomes[Unit, Output]:
         ray = self.connected()
         if not self._sent or self._sent[0][0] is not context:
             self._sent[:] = [(context, ray.put(context))]
@@ -98,7 +99,7 @@ class Ray:
                     raise error.cause from error
                 except ray.exceptions.RayActorError as error:
                     losses += 1
-                    if losses > self.retries:
+                    if losses > RETRIES:
                         raise HoldfastError(
                             f"Ray lost {losses} workers in a row ({error}); check the memory, or use fewer"
                         ) from error
@@ -115,10 +116,7 @@ class Ray:
                 idle.append(actor)
                 finished.extend((shard, value) for shard in shards_of_actor)
         finally:
-            for (
-                actor,
-                _,
-            ) in waiting.values():  # at work, which nothing else stops, or not begun because there was no room
+            for actor, _ in waiting.values():  # at work, which nothing else stops, or not begun for lack of room
                 ray.kill(actor)
                 self._actors[:] = [other for other in self._actors if other is not actor]
 

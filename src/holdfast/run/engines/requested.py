@@ -37,7 +37,8 @@ def devices_of(cluster: str | None, device: str, workers: Workers = None) -> Dev
         return Devices(
             device=f"cuda:{process_rank()[2] % max(1, torch.cuda.device_count())}" if device == "cuda" else device
         )
-    return Devices(device=device) if cluster is None and not _several(workers) else Devices(workers=device)
+    several = isinstance(workers, int) and workers > 1
+    return Devices(device=device) if cluster is None and not several else Devices(workers=device)
 
 
 def check_cluster(verb: str, cluster: str | None, out: str | Path | None) -> None:
@@ -74,7 +75,11 @@ def engine_of(cluster: str | None, device: str, workers: Workers, folder: Path) 
             "--cluster and any other --device out, or --workers"
         )
     if isinstance(workers, int) and workers != 1:
-        return Processes(workers, _visible_gpus() if device == "cuda" else ())
+        count = torch.cuda.device_count() if device == "cuda" else 0
+        if device == "cuda" and not count:
+            raise HoldfastError("device 'cuda' was asked for but torch sees no GPU; use --device cpu")
+        names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+        return Processes(workers, names[:count])
     if cluster is None:
         return automatic(threaded) if workers == "auto" and device == "cpu" else Local()
     if cluster == RANKS:
@@ -99,14 +104,3 @@ def left_to_threads(encoder: Encoder) -> bool:
     nothing to do.
     """
     return encoder.codes_only or sum(weights.nbytes for weights in encoder.module.parameters()) > THREADED
-
-
-def _several(workers: Workers) -> bool:
-    return isinstance(workers, int) and workers > 1
-
-
-def _visible_gpus() -> list[str]:
-    """Return the GPUs of this machine as ``CUDA_VISIBLE_DEVICES`` names them."""
-    if not (count := torch.cuda.device_count()):
-        raise HoldfastError("device 'cuda' was asked for but torch sees no GPU; use --device cpu")
-    return os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")[:count]
