@@ -26,8 +26,8 @@ from .core.run_settings import Observed as Observed
 from .core.run_settings import RunSettings as RunSettings
 from .core.settings import check_not_negative as check_not_negative
 from .core.settings import convert as convert
-from .core.statistics.summaries import summarise as summarise
 from .core.statistics.summaries import series_of as series_of
+from .core.statistics.summaries import summarise as summarise
 from .data.by_name import Selection as Selection
 from .data.by_name import check_settings as check_settings
 from .encoders.architectures.base import Architecture as Architecture

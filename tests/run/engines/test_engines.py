@@ -25,7 +25,7 @@ from holdfast.run.engines.ranks import Ranks
 from holdfast.run.request import build
 from tests import tiny
 from tests.filled import fill_table
-from tests.run.engines.tasks import logged
+from tests.run.engines.tasks import logged, stuck
 from tests.run.test_table import CHEAP, fill
 
 
@@ -128,6 +128,14 @@ def test_two_ray_workers_give_the_numbers_of_one_process(alone: dict[str, Result
 def test_what_fails_on_ray_fails_as_it_does_here(tmp_path: Path, ray: Engine) -> None:
     results, (failure,) = fill(tmp_path, [tiny.Mean(log=str(tmp_path / "no" / "folder"))], engine=ray)
     assert (results, failure.error) == ([], "FileNotFoundError")
+
+
+@pytest.mark.slow
+def test_an_idle_ray_worker_computes_again_what_a_slow_one_holds(tmp_path: Path, ray: Engine) -> None:
+    """The first worker that gets shard 5 stands still; the second one must not wait for it."""
+    results = dict(ray.map(stuck, tmp_path / "first", range(8)))
+    assert results == {shard: shard * shard for shard in range(8)}
+    assert (tmp_path / "first").exists()
 
 
 @pytest.mark.slow

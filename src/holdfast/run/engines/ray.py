@@ -1,7 +1,8 @@
 """Shards on a Ray cluster (https://docs.ray.io), in actors that keep the context of their tasks.
 
 If an actor is lost, alone or with its machine, another one computes its shard, and a new actor is requested. Ray's own
-restarts are not used: a shard would wait for its actor's machine while others are idle.
+restarts are not used: a shard would wait for its actor's machine while others are idle. An idle actor computes again what
+a slow one holds for too long, and the first answer counts.
 """
 
 from __future__ import annotations
@@ -9,18 +10,22 @@ from __future__ import annotations
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
+from time import monotonic
 from types import ModuleType
 from typing import Any, final
 
 from holdfast.core.errors import HoldfastError, explained, first_line
 from holdfast.encoders.loading.inputs import declare_missing_operators, operators_are_declared
 from holdfast.run.engines.base import Context, Outcomes, Output, Task, Unit
+from holdfast.run.engines.ranks import LATE, SOONEST
 
 RETRIES = 3
 """Actors that may be lost in a row without a finished shard in between."""
+LOOK = 0.5
+"""Seconds between two looks at whether a shard is late, while an actor is idle."""
 
 
 class Worker:
@@ -47,6 +52,38 @@ class Worker:
         return task(self.context, shard)
 
 
+@dataclass(frozen=True)
+class _Task:
+    """What an actor was asked for: the shard at ``place``, or None: to begin."""
+
+    actor: Any
+    place: int | None
+    began: float = field(default_factory=monotonic)
+
+
+def _late(waiting: Mapping[Any, _Task], among: Set[int], patience: float | None) -> list[int]:
+    """Return shards whose actors have taken longer than ``patience``, the oldest first; none without patience."""
+    if patience is None:
+        return []
+    old = [each for each in waiting.values() if each.place in among and monotonic() - each.began > patience]
+    return [each.place for each in sorted(old, key=lambda each: each.began) if each.place is not None]
+
+
+def _value(ray: ModuleType, answer: Any) -> Any:
+    """Return an actor's answer; what the task raised is raised as in this process."""
+    try:
+        return ray.get(answer)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
+    except ray.exceptions.RayActorError:
+        raise
+    except ray.exceptions.RayError as error:  # a machine that is gone, or the whole cluster
+        raise HoldfastError(
+            f"the Ray cluster lost what it was given ({first_line(error)}); look whether its machines are alive, then run "
+            "the same command again, which goes on from what is kept"
+        ) from error
+
+
 @final
 @dataclass(frozen=True)
 class Ray:
@@ -70,55 +107,60 @@ class Ray:
         ray = self.connected()
         if not self._sent or self._sent[0][0] is not context:
             self._sent[:] = [(context, ray.put(context))]
-        coming, left, idle, losses = iter(shards), deque[Unit](), list(self._actors), 0
-        waiting: dict[Any, tuple[Any, list[Unit]]] = {}
-        resources, finished = ray.cluster_resources(), list[tuple[Unit, Output]]()
+        coming, left, idle, losses = iter(enumerate(shards)), deque[int](), list(self._actors), 0
+        unfinished, longest, repeated = dict[int, Unit](), 0.0, set[int]()
+        waiting, finished = dict[Any, _Task](), list[tuple[Unit, Output]]()
+        resources = ray.cluster_resources()
         # As many actors as fit into the whole cluster.
         room = max(1, int(resources.get("GPU", 0.0) / self.gpus if self.gpus else resources.get("CPU", 1.0)))
         try:
             while True:
-                at_work = sum(len(shards_of_actor) for _, shards_of_actor in waiting.values())
-                left.extend(islice(coming, max(0, room - at_work - len(left))))
+                begun = dict(islice(coming, max(0, room - len(unfinished))))
+                unfinished |= begun
+                left.extend(begun)
+                patience = None if left or not idle or not longest else max(SOONEST, LATE * longest)
+                late = _late(waiting, unfinished.keys() - repeated, patience)[: len(idle)]
+                left.extend(late)
+                repeated.update(late)
                 while left and idle:
-                    actor, shard = idle.pop(), left.popleft()
-                    answer = actor.apply.remote(task, [self._sent[0][1]], shard, operators_are_declared())
-                    waiting[answer] = actor, [shard]
-                for _ in range(len(left) - sum(not shards_of_actor for _, shards_of_actor in waiting.values())):
+                    actor, place = idle.pop(), left.popleft()
+                    where = [self._sent[0][1]]
+                    answer = actor.apply.remote(task, where, unfinished[place], operators_are_declared())
+                    waiting[answer] = _Task(actor, place)
+                for _ in range(len(left) - sum(each.place is None for each in waiting.values())):
                     hired = ray.remote(num_cpus=0 if self.gpus else 1, num_gpus=self.gpus, max_restarts=0)(Worker)
                     actor = hired.remote()
-                    waiting[actor.begin.remote()] = actor, []
+                    waiting[actor.begin.remote()] = _Task(actor, None)
                 yield from finished  # while the actors go on
                 finished.clear()
-                if not left and not any(shards_of_actor for _, shards_of_actor in waiting.values()):
+                if not unfinished:
                     return
-                done = ray.wait(list(waiting))[0][0]
-                actor, shards_of_actor = waiting.pop(done)
+                answers, _ = ray.wait(list(waiting), timeout=LOOK if patience else None)
+                if not answers:
+                    continue
+                done = waiting.pop(answers[0])
                 try:
-                    value, losses = ray.get(done), 0
-                except ray.exceptions.RayTaskError as error:
-                    raise error.cause from error
+                    value, losses = _value(ray, answers[0]), 0
                 except ray.exceptions.RayActorError as error:
                     losses += 1
                     if losses > RETRIES:
                         raise HoldfastError(
                             f"Ray lost {losses} workers in a row ({error}); check the memory, or use fewer"
                         ) from error
-                    self._actors[:] = [other for other in self._actors if other is not actor]
-                    left.extendleft(shards_of_actor)
+                    self._actors[:] = [other for other in self._actors if other is not done.actor]
+                    if done.place in unfinished and all(each.place != done.place for each in waiting.values()):
+                        left.appendleft(done.place)
                     continue
-                except ray.exceptions.RayError as error:  # a machine that is gone, or the whole cluster
-                    raise HoldfastError(
-                        f"the Ray cluster lost what it was given ({first_line(error)}); look whether its machines are "
-                        "alive, then run the same command again, which goes on from what is kept"
-                    ) from error
-                if not shards_of_actor:
-                    self._actors.append(actor)
-                idle.append(actor)
-                finished.extend((shard, value) for shard in shards_of_actor)
+                if done.place is None:
+                    self._actors.append(done.actor)
+                elif done.place in unfinished:  # the first answer of several
+                    finished.append((unfinished.pop(done.place), value))
+                    longest = max(longest, monotonic() - done.began)
+                idle.append(done.actor)
         finally:
-            for actor, _ in waiting.values():  # at work, which nothing else stops, or not begun for lack of room
-                ray.kill(actor)
-                self._actors[:] = [other for other in self._actors if other is not actor]
+            for each in waiting.values():  # at work, which nothing else stops, or not begun for lack of room
+                ray.kill(each.actor)
+                self._actors[:] = [other for other in self._actors if other is not each.actor]
 
     def connected(self) -> ModuleType:
         """Return Ray, connected to the cluster.
