@@ -104,6 +104,7 @@ def planned() -> Iterator[tuple[Case, int]]:
             yield Case("mnist", "cnn-a", radius=0.3, share=share, view=view, **short), 3 if view and share == 0.2 else 1
     for radius in (0.2, 0.3):
         yield Case("mnist", "base", radius=radius, share=0.2, view=MILD["mnist"], **short), 3
+    yield Case("mnist", "base", radius=0.17, share=0.2, view=MILD["mnist"], teacher="SimCLR", **short), 3
     changes: dict[str, Any] = {"images": 12_000, "view": MILD["cifar10"]}
     yield Case("cifar10", "cnn-b", epochs=46, **changes), 1
     for radius, epochs in ((4, 48), (8, 46)):  # as many as an H200 shared by eight trainings took in three minutes

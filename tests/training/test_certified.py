@@ -20,6 +20,7 @@ from holdfast.core.noise import Noise
 from holdfast.training.adversaries import certified
 from holdfast.training.adversaries.base import Adversary, in_training
 from holdfast.training.adversaries.certified import Certified, CertifiedLearner, balance, charges, keep_boxes_small
+from holdfast.training.health import eval_codes
 from holdfast.training.learner import Batch, Setting, TrainingObjective
 from holdfast.training.objectives.contrastive import SimCLR
 from holdfast.training.objectives.teachers import Distillation, DistillationLearner
@@ -172,16 +173,16 @@ def test_gradients_are_those_of_the_bound(bound: str) -> None:
 
 def _held_still(learner: CertifiedLearner, batch: Batch, flat: Tensor, place: int, before: float) -> Tensor:
     """The worst loss with this weight, its keys and norms with the weight as it was before."""
-    moved, codes_of = float(flat[place]), certified.eval_codes_of
+    moved, codes_of = float(flat[place]), eval_codes
 
-    def codes_before(of: CertifiedLearner, pixels: Tensor) -> Tensor:
+    def codes_before(of: nn.Module, pixels: Tensor) -> Tensor:
         flat[place] = before
         codes = codes_of(of, pixels)
         flat[place] = moved
         return codes
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(certified, "eval_codes_of", codes_before)
+        patch.setattr(certified, "eval_codes", codes_before)
         return learner.worst_loss(batch)[0].detach()
 
 

@@ -26,6 +26,7 @@ from holdfast.core.points.points import points
 from holdfast.encoders.trained import ASKED, CHECKPOINT
 from holdfast.geometry.spectrum import rankme
 from holdfast.geometry.sphere import potentials
+from holdfast.training.adversaries.base import untouched
 from holdfast.training.processes import processes
 
 # What can be seen of an encoder in training without labels: whether its codes fill their space, or collapse.
@@ -148,13 +149,8 @@ def eval_codes(module: nn.Module, pixels: Tensor) -> Codes:
         module: Network from pixels to embeddings.
         pixels: Images, shape (n, *pixels).
     """
-    was = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
+    with untouched(module):
         return torch.cat([module(part) for part in pixels.split(TOGETHER)])
-    finally:
-        for part, mode in was:
-            part.training = mode
 
 
 # The state of a training on disk: one file, written whole, read as data alone.

@@ -41,7 +41,8 @@ from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import check_not_negative, check_positive
 from holdfast.training.adversaries.base import Adversary, Prepared, in_training, untouched
-from holdfast.training.learner import Batch, Learner, codes_of
+from holdfast.training.health import eval_codes
+from holdfast.training.learner import Batch, Learner
 from holdfast.training.objectives.teachers import DistillationLearner
 from holdfast.training.processes import gathered, own_rows
 
@@ -182,9 +183,9 @@ class CertifiedLearner(Learner):
         """Return a bound of the InfoNCE loss of each first view among the second ones, or among the teacher's embeddings."""
         settings, learner = self.settings, self.learner
         with torch.no_grad():
-            norms = torch.linalg.vector_norm(eval_codes_of(self, batch.views[0]), dim=1, keepdim=True)
+            norms = torch.linalg.vector_norm(eval_codes(self.encoder, batch.views[0]), dim=1, keepdim=True)
             teacher = learner.target if isinstance(learner, DistillationLearner) else None
-            others = teacher(batch) if teacher else eval_codes_of(self, batch.views[:2][-1])
+            others = teacher(batch) if teacher else eval_codes(self.encoder, batch.views[:2][-1])
             keys = gathered(normalize(others, dim=1))
             lots = gathered(batch.noise.fork("negatives").uniform((1,), keys.dtype).to(keys.device))[:, 0]
         anchors = own_rows(len(norms), keys.device)
@@ -224,17 +225,6 @@ class CertifiedLearner(Learner):
 
     def after_step(self, progress: float) -> None:
         self.learner.after_step(progress)
-
-
-def eval_codes_of(learner: Learner, pixels: Pixels) -> Codes:
-    """Embeddings with running statistics of batch norm, as bounds use them.
-
-    Args:
-        learner: Learner of the encoder.
-        pixels: Images, shape (b, *pixels).
-    """
-    with untouched(learner), torch.no_grad():
-        return codes_of(learner.encoder, pixels)
 
 
 def keep_boxes_small(encoder: nn.Module) -> None:

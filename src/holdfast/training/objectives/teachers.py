@@ -185,7 +185,7 @@ class DistillationLearner(Learner):
 
 
 def redraw(module: nn.Module) -> None:
-    """Draw all weights of a network anew, each as its layer does at first.
+    """Draw all weights of a network again, each as its layer does at first.
 
     Raises:
         HoldfastError: A part has weights and no ``reset_parameters``.
@@ -195,7 +195,7 @@ def redraw(module: nn.Module) -> None:
             draw = getattr(part, "reset_parameters", None)
             if draw is None:
                 raise HoldfastError(
-                    f"fresh=true draws weights anew, and {type(part).__name__} has no reset_parameters; leave fresh out"
+                    f"fresh=true draws all weights again, and {type(part).__name__} has no reset_parameters; leave fresh out"
                 )
             draw()
 
