@@ -2,7 +2,8 @@
 
 Encoders are trained by ``certified`` adversaries of several radii and shares (docs/training/objectives.md) and measured
 beside the published ones of RVCL (Wang and Liu 2022, https://proceedings.mlr.press/v162/wang22q.html) of the same
-architecture: SimCLR, and RoCL at several strengths. Images and published weights are read from the folder that
+architecture: SimCLR, and RoCL at several strengths. Some learn what a published one knows: they begin with new weights, and
+distillation takes the place of SimCLR. Images and published weights are read from the folder that
 HOLDFAST_REFERENCE names. One JSON file for each encoder and seed is kept in ``--out``; what is there is not done again.
 ``python -m studies --page`` writes docs/training/frontier.md and its picture from what is stored.
 """
@@ -23,7 +24,7 @@ import torch
 
 import holdfast as hf
 from holdfast.encoders import rvcl
-from studies.common import Found, Results
+from studies.common import Found, Results, plain
 
 STORED = Path(__file__).parents[1] / "stored" / "frontier"
 PUBLISHED = {
@@ -55,6 +56,8 @@ RECIPE: dict[str, Any] = {
     "clip": 10.0,
     "batch": 256,
 }
+TAUGHT = "distillation:temperature=0.2,fresh=true"
+"""The objective of encoders that have a teacher."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,14 @@ class Case:
     images: int = 0
     view: str = ""
     """The augmentation, where it is not that of the published encoders."""
+    teacher: str = ""
+    """The published encoder whose embeddings are learned, where there is one."""
+
+    @property
+    def network(self) -> str:
+        """Return the factory of the architecture, as published encoders have it."""
+        of = "mnist" if self.dataset == "mnist" else "cifar"
+        return f"{rvcl.__name__}:{of}_{self.architecture.replace('-', '_')}"
 
     @property
     def radius_in_words(self) -> str:
@@ -78,7 +89,8 @@ class Case:
 
     def __str__(self) -> str:
         bounds = f"radius {self.radius_in_words}, share {self.share:g}" if self.share else "without bounds"
-        made = self.published or f"{bounds}, {self.epochs} epochs"
+        taught = f", taught by {self.teacher}" if self.teacher else ""
+        made = self.published or f"{bounds}, {self.epochs} epochs{taught}"
         return f"{self.dataset} {self.architecture}, {made}" + (f", {self.view}" if self.view else "")
 
 
@@ -92,6 +104,7 @@ def planned() -> Iterator[tuple[Case, int]]:
             yield Case("mnist", "cnn-a", radius=0.3, share=share, view=view, **short), 3 if view and share == 0.2 else 1
     for radius in (0.2, 0.3):
         yield Case("mnist", "base", radius=radius, share=0.2, view=MILD["mnist"], **short), 3
+    yield Case("mnist", "base", radius=0.17, share=0.2, view=MILD["mnist"], teacher="SimCLR", **short), 3
     changes: dict[str, Any] = {"images": 12_000, "view": MILD["cifar10"]}
     yield Case("cifar10", "cnn-b", epochs=46, **changes), 1
     for radius, epochs in ((4, 48), (8, 46)):  # as many as an H200 shared by eight trainings took in three minutes
@@ -117,10 +130,10 @@ class Study:
         """Return the encoder of ``case``, trained now if it has not been yet."""
         if case.published:
             weights = PUBLISHED[case.dataset, case.architecture][case.published]
-            of = "mnist" if case.dataset == "mnist" else "cifar"
-            network = f"{rvcl.__name__}:{of}_{case.architecture.replace('-', '_')}"
-            return hf.load_encoder(f"checkpoint:{self.reference / 'encoders' / weights}.pt", arch=network)
+            return hf.load_encoder(f"checkpoint:{self.reference / 'encoders' / weights}.pt", arch=case.network)
         settings = f"{case.radius:.4g}-{case.share:g}-{case.epochs}" + (f"-{case.view}" if case.view else "")
+        settings += f"-{plain(case.teacher)}" if case.teacher else ""
+        teacher = self.encoder(Case(case.dataset, case.architecture, case.teacher), 0) if case.teacher else None
         folder = self.encoders / f"{case.dataset}-{case.architecture}-{settings}-{seed}"
         if not (folder / "card.json").exists():
             recipe = {
@@ -132,9 +145,11 @@ class Study:
             }
             if case.share:
                 recipe["adversary"] = f"certified:ball=linf:{case.radius:.6g},share={case.share:g},negatives=16"
+            if teacher is not None:
+                recipe["objective"] = TAUGHT
             images = self.images(case.dataset, True, slice(None))
-            hf.train(recipe, images, limit=case.images, out=folder, device=self.device, progress=False)
-        return hf.load_encoder(f"trained:{folder}")
+            hf.train(recipe, images, start=teacher, limit=case.images, out=folder, device=self.device, progress=False)
+        return hf.load_encoder(f"trained:{folder}", arch=None if teacher is None else case.network)
 
     def measure(self, case: Case, seed: int) -> Found:
         """Train the encoder and return its accuracy, its radii, and what else is certified of it."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 
 from studies.agreement.figures import INK, RULE, label, svg_head
-from studies.certified.frontier import ANCHORS, BALLS, BANK, MILD, NEGATIVES, PROBED, PUBLISHED, Case, planned
+from studies.certified.frontier import ANCHORS, BALLS, BANK, MILD, NEGATIVES, PROBED, PUBLISHED, TAUGHT, Case, planned
 from studies.common import Results, said, table
 
 FIGURE = "images/study/frontier.svg"
@@ -34,6 +34,9 @@ Both have the same architecture; the published ones are SimCLR, and RoCL at seve
   They are proved by interval bounds (one pass) and by CROWN, and attacked by `adaptive:restarts=1,steps=25`.
 - *Views*: those of the authors' program, which cut away up to three fifths of a digit.
   *Small changes* (a star in the picture) are `{MILD["mnist"]}` for digits and `{MILD["cifar10"]}` for coloured images.
+- *Taught by* a published encoder: new weights learn its embeddings by
+  [distillation](objectives.md#distillation), `{TAUGHT}`, inside the certified loss.
+  The others learn by SimCLR.
 - *Intervals*: the mean of several seeds with Student's 95% interval; none for one seed.
 """
 
@@ -59,7 +62,8 @@ class Point:
         """Return what made it."""
         case = self.case
         bounds = f"certified {case.radius_in_words}, share {case.share:g}" if case.share else "without bounds"
-        return case.published or f"{bounds}, {case.epochs} epochs" + (", small changes" if case.view else "")
+        taught = f", taught by {case.teacher}" if case.teacher else ""
+        return case.published or f"{bounds}, {case.epochs} epochs" + (", small changes" if case.view else "") + taught
 
     @property
     def colour(self) -> str:
@@ -73,7 +77,7 @@ class Point:
         """Return what stands beside it in the picture."""
         case = self.case
         made = f"{case.radius_in_words}, {case.share:g}" if case.share else "without"
-        return case.published or made + "*" * bool(case.view)
+        return case.published or made + "*" * bool(case.view) + f" {case.teacher}".rstrip()
 
 
 def points(folder: Path) -> dict[tuple[str, str], list[Point]]:

@@ -68,20 +68,32 @@ def test_seeds_stand_as_their_mean(tmp_path: Path) -> None:
     assert frontier_page.row(point)[1:3] == ["2", "0.920 ± 0.254"]
 
 
+def test_who_taught_an_encoder_stands_in_its_name_and_beside_its_point(tmp_path: Path) -> None:
+    case = next(case for case, _ in planned() if case.teacher)
+    stored(tmp_path, case, 0.9, 0.3, 0.9)
+    ((point,),) = frontier_page.points(tmp_path).values()
+    assert says(point.name, case.teacher)
+    assert point.words.endswith(f"* {case.teacher}")
+    assert case.teacher in str(case)
+
+
 def test_cases_have_names_of_their_own() -> None:
     names = [plain(str(case)) for case, _ in planned()]
     assert len(set(names)) == len(names)
 
 
 @pytest.mark.slow
-def test_a_case_is_trained_and_measured(reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("teacher", ["", "SimCLR"])
+def test_a_case_is_trained_and_measured(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, teacher: str
+) -> None:
     monkeypatch.setattr(frontier, "ANCHORS", 2)
     monkeypatch.setattr(frontier, "NEGATIVES", 1)
     monkeypatch.setattr(frontier, "PROBED", 40)
     monkeypatch.setattr(frontier, "BANK", 100)
     monkeypatch.setattr(frontier, "SEARCH", {"samples": 2, "attack": "adaptive:restarts=1,steps=2", "tolerance": 1e-2})
     study = Study(reference, tmp_path)
-    case = Case("mnist", "base", radius=0.1, share=0.2, epochs=1, images=256)
+    case = Case("mnist", "base", radius=0.1, share=0.2, epochs=1, images=256, teacher=teacher)
     found = study.measure(case, 0)
     assert 0 < found["certified radius, crown"] <= found["attacked radius"]
     assert 0 <= found["accuracy"] <= 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import log
+from math import log, pi
 
 import pytest
 import torch
@@ -20,6 +20,7 @@ from holdfast.core.noise import Noise
 from holdfast.training.adversaries import certified
 from holdfast.training.adversaries.base import Adversary, in_training
 from holdfast.training.adversaries.certified import Certified, CertifiedLearner, balance, charges, keep_boxes_small
+from holdfast.training.health import eval_codes
 from holdfast.training.learner import Batch, Setting, TrainingObjective
 from holdfast.training.objectives.contrastive import SimCLR
 from holdfast.training.objectives.teachers import Distillation, DistillationLearner
@@ -55,9 +56,12 @@ def loss_at(learner: CertifiedLearner, batch: Batch, pixels: Tensor) -> Tensor:
     encoder = learner.encoder.eval()
     with torch.no_grad():
         clean, codes = encoder(batch.views[0]), encoder(pixels)
+        keys = encoder(batch.views[-1])
         if isinstance(learner.learner, DistillationLearner):
-            return (codes - learner.learner.target(batch)).square().mean(1)
-        keys = nn.functional.normalize(encoder(batch.views[1]), dim=1)
+            keys = learner.learner.target(batch)
+            if learner.learner.settings.temperature is None:
+                return (codes - keys).square().mean(1)
+        keys = nn.functional.normalize(keys, dim=1)
     losses = []
     for i in range(COUNT):
         terms = [
@@ -70,7 +74,7 @@ def loss_at(learner: CertifiedLearner, batch: Batch, pixels: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("bound", ["interval", "crown-ibp"])
-@pytest.mark.parametrize("objective", [SimCLR(), Distillation()], ids=str)
+@pytest.mark.parametrize("objective", [SimCLR(), Distillation(), Distillation(temperature=0.2)], ids=str)
 def test_no_point_of_the_ball_has_a_larger_loss_than_the_worst(objective: TrainingObjective, bound: str) -> None:
     # Half way up the ramp, where crown-ibp is a mean of both bounds.
     settings = Certified(Linf(2 * RADIUS), bound=bound, ramp=1.0)
@@ -117,6 +121,18 @@ def test_the_worst_of_a_linear_encoder_is_known() -> None:
     assert torch.allclose(learner.worst_loss(batch)[0], torch.stack(losses).mean())
 
 
+def test_a_taught_network_begins_with_small_boxes_and_its_teacher_stays() -> None:
+    teacher = network()
+    before = {name: value.clone() for name, value in teacher.state_dict().items()}
+    torch.manual_seed(0)
+    learner = learner_of(Distillation(temperature=0.2, fresh=True), Certified(Linf(RADIUS)), teacher)
+    assert isinstance(learner.learner, DistillationLearner)
+    for name, value in learner.learner.original.state_dict().items():
+        assert torch.equal(value, before[name].to(value)), name
+    (last,) = (part for part in learner.encoder.modules() if isinstance(part, nn.Linear))
+    assert float(last.weight.detach().std()) == pytest.approx((2 * pi) ** 0.5 / 64, rel=0.2)
+
+
 def test_few_negatives_stand_for_all() -> None:
     batch = batch_of(SimCLR())
     values = [
@@ -157,16 +173,16 @@ def test_gradients_are_those_of_the_bound(bound: str) -> None:
 
 def _held_still(learner: CertifiedLearner, batch: Batch, flat: Tensor, place: int, before: float) -> Tensor:
     """The worst loss with this weight, its keys and norms with the weight as it was before."""
-    moved, codes_of = float(flat[place]), certified.eval_codes_of
+    moved, codes_of = float(flat[place]), eval_codes
 
-    def codes_before(of: CertifiedLearner, pixels: Tensor) -> Tensor:
+    def codes_before(of: nn.Module, pixels: Tensor) -> Tensor:
         flat[place] = before
         codes = codes_of(of, pixels)
         flat[place] = moved
         return codes
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(certified, "eval_codes_of", codes_before)
+        patch.setattr(certified, "eval_codes", codes_before)
         return learner.worst_loss(batch)[0].detach()
 
 

@@ -30,6 +30,7 @@ from holdfast.encoders.trained import ASKED, CHECKPOINT, Card
 from holdfast.geometry.spectrum import rankme
 from holdfast.geometry.sphere import potentials
 from holdfast.report.figures.svg import Line, draw
+from holdfast.training.adversaries.base import untouched
 from holdfast.training.processes import processes
 
 # What can be seen of an encoder in training without labels: whether its codes fill their space, or collapse.
@@ -144,13 +145,8 @@ def neighbour_accuracy(
 @torch.no_grad()
 def eval_codes(module: nn.Module, pixels: Tensor) -> Codes:
     """Embeddings in eval mode; the mode is restored afterwards."""
-    was = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
+    with untouched(module):
         return torch.cat([module(part) for part in pixels.split(TOGETHER)])
-    finally:
-        for part, mode in was:
-            part.training = mode
 
 
 # The state of a training on disk: one file, written whole, read as data alone.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import exp, log
 
 import pytest
 import torch
@@ -11,10 +12,10 @@ from torch.nn.functional import mse_loss
 
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import Conflict, HoldfastError
 from holdfast.training.adversaries.base import OnLoss
-from holdfast.training.learner import Batch, Learner, Setting
-from holdfast.training.objectives.teachers import Distillation
+from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective
+from holdfast.training.objectives.teachers import Distillation, DistillationLearner
 from tests.training.objectives import batches
 
 Listed = Callable[[nn.Module, nn.Module, Tensor, Tensor | None], Tensor]
@@ -119,3 +120,58 @@ def test_the_clean_view_counts_as_many_times_as_asked() -> None:
     view, moved = batch.views[0], batch.attacked
     expected = (untar(start, learner.encoder, view, moved) + 3 * untar(start, learner.encoder, view, view)) / 4
     torch.testing.assert_close(learner(batch), expected)
+
+
+def test_with_a_temperature_each_image_finds_its_original_among_those_of_the_batch() -> None:
+    """InfoNCE by hand, image by image, of the attacked and, twice, of the clean view."""
+    learner, start = moved_on(Distillation(2.0, temperature=0.3))
+    batch = batches.batch(views=1, attacked=True)
+    assert batch.attacked is not None
+    keys = nn.functional.normalize(start(batch.views[0]).detach(), dim=1)
+
+    def by_hand(pixels: Tensor) -> list[float]:
+        units = nn.functional.normalize(learner.encoder(pixels).detach(), dim=1)
+        likenesses = [[float((unit * key).sum()) / 0.3 for key in keys] for unit in units]
+        return [log(sum(map(exp, row))) - row[place] for place, row in enumerate(likenesses)]
+
+    moved, still = by_hand(batch.attacked), by_hand(batch.views[0])
+    assert float(learner(batch).detach()) == pytest.approx((sum(moved) + 2 * sum(still)) / 3 / len(moved))
+    network, loss = learner.loss_under_attack(batch)
+    assert loss(network(batch.attacked)).tolist() == pytest.approx(moved)
+
+
+def test_a_fresh_network_learns_what_its_teacher_knows() -> None:
+    setting = Setting(batches.DOMAIN, batches.WIDTH, batches.SAMPLES, 0, 8)
+    teacher, batch = batches.encoder(), batches.batch(views=1)
+    codes = teacher(batch.views[0]).detach()
+    learner = Distillation(temperature=0.2, fresh=True).learner(teacher, setting)
+    assert isinstance(learner, DistillationLearner)
+    torch.testing.assert_close(learner.target(batch), codes)
+    first, own = float(learner(batch).detach()), float(learner.distance(codes, codes))
+    assert first > own + 0.3, "vacuous: it knew"
+    optimiser = torch.optim.Adam(learner.encoder.parameters(), 1e-2)
+    for _ in range(50):
+        optimiser.zero_grad()
+        learner(batch).backward()
+        optimiser.step()
+    torch.testing.assert_close(learner.target(batch), codes)
+    assert float(learner(batch).detach()) < own
+
+
+def test_weights_that_no_layer_draws_cannot_be_fresh() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, pixels: Tensor) -> Tensor:
+            return pixels.flatten(1) * self.scale
+
+    with pytest.raises(HoldfastError, match="Scaled"):
+        Distillation(fresh=True).learner(Scaled(), Setting(batches.DOMAIN, 16, batches.SAMPLES, 0, 8))
+
+
+@pytest.mark.parametrize("more", ["fresh=true", "temperature=0.2"])
+def test_a_floor_is_of_the_starting_encoder_and_its_cosines(more: str) -> None:
+    with pytest.raises(Conflict):
+        TrainingObjective.read(f"distillation:agreement=0.9,{more}")

@@ -1,10 +1,11 @@
 """Certified training: the loss of the images themselves, and the loss of the worst embeddings that bounds allow in the ball.
 
-With ``n_i = |f(v_i)|`` fixed, the other view's unit embeddings ``k_i`` fixed, and ``L_ij`` a lower bound of
-``(k_i - k_j) . f(x)`` for all ``x`` in the ball around view ``v_i``, no ``x`` has a larger InfoNCE loss than
+With ``n_i = |f(v_i)|`` fixed, unit embeddings ``k_i`` of the other view (of the teacher in distillation) fixed, and
+``L_ij`` a lower bound of ``(k_i - k_j) . f(x)`` for all ``x`` in the ball around view ``v_i``, no ``x`` has a larger
+InfoNCE loss than
 
-    log( 1 + sum_j exp(-L_ij / (T n_i)) )                                        for contrastive objectives
-    max |f(x) - f0(v_i)|^2 / d   over the box of embeddings                      for distillation
+    log( 1 + sum_j exp(-L_ij / (T n_i)) )          for contrastive objectives, and for distillation with a temperature
+    max |f(x) - f0(v_i)|^2 / d   over the box of embeddings                                  for distillation without
     loss = (1 - share) * loss of the clean or attacked view + share * worst
 
 ``L_ij`` is the certified margin of RVCL (Wang and Liu 2022, https://proceedings.mlr.press/v162/wang22q.html), here in
@@ -40,7 +41,8 @@ from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import check_not_negative, check_positive
 from holdfast.training.adversaries.base import Adversary, Prepared, in_training, untouched
-from holdfast.training.learner import Batch, Learner, codes_of
+from holdfast.training.health import eval_codes
+from holdfast.training.learner import Batch, Learner
 from holdfast.training.objectives.teachers import DistillationLearner
 from holdfast.training.processes import gathered, own_rows
 
@@ -99,7 +101,7 @@ class Certified(Adversary):
         return self.steps > 0
 
     def around(self, learner: Learner, domain: Domain, from_scratch: bool) -> Learner:
-        if from_scratch:
+        if from_scratch or (isinstance(learner, DistillationLearner) and learner.settings.fresh):
             keep_boxes_small(learner.encoder)
         return CertifiedLearner(learner, self, domain)
 
@@ -163,7 +165,7 @@ class CertifiedLearner(Learner):
 
         worst = (
             self._distance(batch, bounds)
-            if isinstance(self.learner, DistillationLearner)
+            if isinstance(self.learner, DistillationLearner) and self.learner.settings.temperature is None
             else self._contrast(batch, bounds)
         )
         return worst.mean(), regularisers(graph, boxes) if settings.regularised else torch.zeros_like(radii[0])
@@ -178,22 +180,23 @@ class CertifiedLearner(Learner):
     def _contrast(
         self, batch: Batch, bounds: Callable[[Float[Tensor, "b s d"]], Float[Tensor, "b s"]]
     ) -> Float[Tensor, "b"]:
-        """Return a bound of the InfoNCE loss of each first view among the second ones."""
-        settings = self.settings
+        """Return a bound of the InfoNCE loss of each first view among the second ones, or among the teacher's embeddings."""
+        settings, learner = self.settings, self.learner
         with torch.no_grad():
-            norms = torch.linalg.vector_norm(eval_codes_of(self, batch.views[0]), dim=1, keepdim=True)
-            keys = gathered(normalize(eval_codes_of(self, batch.views[:2][-1]), dim=1))
+            norms = torch.linalg.vector_norm(eval_codes(self.encoder, batch.views[0]), dim=1, keepdim=True)
+            teacher = learner.target if isinstance(learner, DistillationLearner) else None
+            others = teacher(batch) if teacher else eval_codes(self.encoder, batch.views[:2][-1])
+            keys = gathered(normalize(others, dim=1))
             lots = gathered(batch.noise.fork("negatives").uniform((1,), keys.dtype).to(keys.device))[:, 0]
         anchors = own_rows(len(norms), keys.device)
         chosen = lots.argsort()[: settings.negatives + 1]
         specifications = keys[anchors][:, None] - keys[chosen]
         itself = chosen == anchors[:, None]
-        others = len(keys) - 1
         drawn = (~itself).sum(1, keepdim=True)
-        if not others:
+        if len(keys) < 2:
             raise HoldfastError("certified training compares images and needs 2 in a batch, got 1; raise batch")
         exponents = -bounds(specifications) / (settings.temperature * norms.clamp_min(torch.finfo(norms.dtype).tiny))
-        exponents = exponents.masked_fill(itself, -torch.inf) + (log(others) - drawn.log())
+        exponents = exponents.masked_fill(itself, -torch.inf) + (log(len(keys) - 1) - drawn.log())
         return torch.logsumexp(torch.cat([torch.zeros_like(norms), exponents], 1), dim=1)
 
     def _distance(
@@ -220,12 +223,6 @@ class CertifiedLearner(Learner):
 
     def after_step(self, progress: float) -> None:
         self.learner.after_step(progress)
-
-
-def eval_codes_of(learner: Learner, pixels: Pixels) -> Codes:
-    """Embeddings with running statistics of batch norm, as bounds use them."""
-    with untouched(learner), torch.no_grad():
-        return codes_of(learner.encoder, pixels)
 
 
 def keep_boxes_small(encoder: nn.Module) -> None:

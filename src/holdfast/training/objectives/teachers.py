@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy, mse_loss, normalize
 
 from holdfast.core.encoder import Codes
-from holdfast.core.errors import OutOfRange
+from holdfast.core.errors import Conflict, HoldfastError, OutOfRange
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.settings import check_not_negative
+from holdfast.core.settings import check_not_negative, check_positive
 from holdfast.training.learner import (
     Batch,
     HeadLearner,
@@ -26,6 +26,7 @@ from holdfast.training.learner import (
     codes_of,
     frozen_copy,
 )
+from holdfast.training.objectives.contrastive import info_nce
 from holdfast.training.processes import gathered
 
 # Distillation: an encoder keeps the codes of what it was when training began, on attacked images, too.
@@ -38,6 +39,10 @@ from holdfast.training.processes import gathered
 # that of TAR for encoders without a contrastive loss (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076,
 # section 4.4 and listing 3), with the adversaries of these names; ``clean=0`` with an adversary on the loss is FARE
 # (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336; theirs is not divided by ``d``).
+#
+# With a ``temperature`` InfoNCE takes the place of the squared distances; its keys are the ``f0(x)`` of the batch, so norms
+# do not count. ``fresh`` redraws the weights: ``f0`` then teaches a new network of its kind. That teachers help certified
+# training: De Palma 2026, https://arxiv.org/abs/2602.02626; its loss is one of features, not this one.
 #
 # With a floor ``agreement = a``, the clean term becomes a constraint with a learned multiplier ``m`` >= 0:
 #
@@ -72,16 +77,23 @@ class Distillation(TrainingObjective):
     """Weight of the clean view's term, relative to the attacked view's."""
     agreement: float | None = None
     """Floor of the mean cosine similarity to the original embeddings, in (0, 1); it replaces `clean`; none: no floor."""
+    temperature: float | None = None
+    """Temperature of InfoNCE against the original embeddings, instead of the squared distance; none: the distance."""
+    fresh: bool = False
+    """True to redraw all weights first, so that the starting encoder is only a teacher."""
     name = "distillation"
     views = 1
 
     def __post_init__(self) -> None:
         check_not_negative(self, "clean")
+        check_positive(self, "temperature")
         if self.agreement is not None and not 0 < self.agreement < 1:
             raise OutOfRange("agreement", self.agreement, "between 0 and 1")
+        if self.agreement is not None and (self.fresh or self.temperature is not None):
+            raise Conflict("distillation", str(self), "agreement without temperature and fresh")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
-        return DistillationLearner(encoder, self.clean, self.agreement)
+        return DistillationLearner(encoder, self)
 
 
 @final
@@ -93,10 +105,13 @@ class DistillationLearner(Learner):
     agreed: Tensor
     violation: Tensor
 
-    def __init__(self, encoder: nn.Module, clean: float, agreement: float | None = None) -> None:
+    def __init__(self, encoder: nn.Module, settings: Distillation) -> None:
         super().__init__(encoder)
-        self.original, self.clean, self.agreement = frozen_copy(encoder).eval(), clean, agreement
-        if agreement is not None:  # buffers are part of every checkpoint
+        self.original, self.settings = frozen_copy(encoder).eval(), settings
+        self.clean, self.agreement = settings.clean, settings.agreement
+        if settings.fresh:
+            redraw(encoder)
+        if self.agreement is not None:  # buffers are part of every checkpoint
             self.register_buffer("multiplier", torch.tensor(FIRST_MULTIPLIER))
             self.register_buffer("gap", torch.tensor(0.0))
             self.register_buffer("agreed", torch.tensor(1.0))
@@ -111,13 +126,23 @@ class DistillationLearner(Learner):
         view = batch.views[0]
         target = self.target(batch)
         if batch.attacked is None:
-            return mse_loss(codes_of(self.encoder, view), target)
+            return self.distance(codes_of(self.encoder, view), target)
         if not self.clean and self.agreement is None:
-            return mse_loss(codes_of(self.encoder, batch.attacked), target)
+            return self.distance(codes_of(self.encoder, batch.attacked), target)
         moved, still = codes_of(self.encoder, torch.cat([batch.attacked, view])).chunk(2)
         if self.agreement is not None:
             return self.constrained(moved, still, target)
-        return (mse_loss(moved, target) + self.clean * mse_loss(still, target)) / (1 + self.clean)
+        return (self.distance(moved, target) + self.clean * self.distance(still, target)) / (1 + self.clean)
+
+    def distance(self, codes: Codes, target: Codes) -> Float[Tensor, ""]:
+        """Mean squared distance from the target, or InfoNCE with it.
+
+        Args:
+            codes: Embeddings of this process's images, shape (b, d).
+            target: Embeddings of the same images by the starting encoder, shape (b, d).
+        """
+        temperature = self.settings.temperature
+        return mse_loss(codes, target) if temperature is None else info_nce(target, temperature)(codes).mean()
 
     def constrained(self, moved: Codes, still: Codes, target: Codes) -> Float[Tensor, ""]:
         """Lagrangian of the attacked distance under the floor.
@@ -148,14 +173,31 @@ class DistillationLearner(Learner):
             self.gap.fill_(max(0.0, float(self.agreed) - low))
 
     def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
-        target = self.target(batch)
-
+        target, temperature = self.target(batch), self.settings.temperature
+        if temperature is not None:
+            return self.encoder, info_nce(target, temperature)
         return self.encoder, lambda codes: (codes - target).square().sum(dim=1)
 
     def target(self, batch: Batch) -> Codes:
         """Embeddings of the view by the starting encoder."""
         with torch.no_grad():
             return codes_of(self.original, batch.views[0])
+
+
+def redraw(module: nn.Module) -> None:
+    """Draw all weights of a network again, each as its layer does at first.
+
+    Raises:
+        HoldfastError: A part has weights and no ``reset_parameters``.
+    """
+    for part in module.modules():
+        if next(part.parameters(recurse=False), None) is not None:
+            draw = getattr(part, "reset_parameters", None)
+            if draw is None:
+                raise HoldfastError(
+                    f"fresh=true draws all weights again, and {type(part).__name__} has no reset_parameters; leave fresh out"
+                )
+            draw()
 
 
 # Supervised training, with or without a pull towards a uniform spread of the codes.
