@@ -54,7 +54,7 @@ def line(asked: argparse.Namespace, seed: int) -> str:
     began = process_time()
     hardened = hf.harden(
         encoder,
-        images.pixels(training),
+        images[training],
         eps=asked.eps,
         rate=asked.rate,
         epochs=asked.epochs,

@@ -50,7 +50,15 @@ from holdfast.smoothing.evaluations.randomized_smoothing import RandomizedSmooth
 from holdfast.smoothing.evaluations.smoothed_retrieval import SmoothedRetrieval
 from holdfast.training import hardening
 from holdfast.training.adversaries.edits import Edits
-from holdfast.training.hardening import LEAST_BATCH, Promise, agreement_of, promise_of, recipe_for, watch_of
+from holdfast.training.hardening import (
+    LEAST_BATCH,
+    Promise,
+    agreement_of,
+    promise_of,
+    recipe_for,
+    sharper_crops,
+    watch_of,
+)
 from holdfast.training.loop import WATCHED
 from holdfast.training.recipe import Recipe
 from holdfast.transforms.severity import edit_names
@@ -217,6 +225,7 @@ def harden(
         "noise": noise,
         "agreement": agreement,
         "edits": edits,
+        "native": sharper_crops(taught, original.domain),
     }
     recipe_of = partial(recipe_for, original, len(taught), resisted, **goals, seed=seed, settings=settings)
     adversary = recipe_of().adversary
