@@ -72,7 +72,7 @@ def test_labels_keep_their_order_whatever_their_size(arrays, capsys):
         (("--labels", "x.npy"), "labels must be one integer per sample"),
         (("--labels", "none.npy"), "an array from"),
         (("--labels", "pickle.npy"), "an array from"),
-        (("--labels", "two.npz"), "holds 2 arrays (a, b); save the one"),
+        (("--labels", "two.npz"), "holds 2 arrays (a, b)"),
         (("--out", "x.npy"), "cannot write"),
     ],
 )

@@ -243,7 +243,8 @@ def test_the_command_says_whether_the_promise_was_kept(
 ) -> None:
     monkeypatch.setattr(harden, "evaluate", lambda *_, out, **__: EvaluatedRun((), (), out))
     monkeypatch.setattr(EvaluatedRun, "report", lambda _: tmp_path)
-    monkeypatch.setattr("holdfast.cli.harden._compare", lambda *_: None)
+    monkeypatch.setattr("holdfast.commands.compare.compare", lambda _: None)
+    monkeypatch.setattr("holdfast.cli.harden.show", lambda _: None)
     ending = ["--images", "builtin:digits-train", "--limit", "60", "--eps", "0.1", "--epochs", "1"]
     for asked, rate, status in (("0.9", "1e-4", 0), ("0.99999", "1e-3", 1)):
         words = ["harden", "builtin:digits-contrastive", *ending, "--rate", rate, "--agreement", asked]
@@ -289,7 +290,8 @@ def test_the_edits_that_are_trained_on_choose_the_epoch_and_are_measured(
 
     monkeypatch.setattr(harden, "evaluate", measure)
     monkeypatch.setattr(harden, "watch_of", watching)
-    monkeypatch.setattr("holdfast.cli.harden._compare", lambda *_: None)
+    monkeypatch.setattr("holdfast.commands.compare.compare", lambda _: None)
+    monkeypatch.setattr("holdfast.cli.harden.show", lambda _: None)
     monkeypatch.setattr(EvaluatedRun, "report", lambda _: tmp_path)
     ending = ["--images", "builtin:digits-train", "--limit", "60", "--epochs", "1", "--agreement", "0.9"]
     assert run(["harden", "builtin:digits-contrastive", *ending, *words.split(), "--out", str(tmp_path / "made")]) == 0

@@ -63,9 +63,6 @@ def hashed_each(parts: Sequence[object], names: Sequence[str]) -> Int[np.ndarray
 class Noise:
     """Independent random streams, one per sample, addressed by name rather than by call order.
 
-    ``uniform``, ``normal``, ``gaussian`` and ``signs`` take the ``shape`` of the draws of one stream and their
-    floating-point type, and return draws (b, *shape).
-
     Example:
         >>> noise = Noise.of(seed=0, ids=["a", "b", "c"])
         >>> torch.equal(noise.uniform((2,))[1:], Noise.of(seed=0, ids=["b", "c"]).uniform((2,)))
@@ -105,13 +102,29 @@ class Noise:
         return _mix(self.keys[:, None] + counter).reshape(-1, *shape)
 
     def uniform(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Float[Tensor, "b ..."]:
-        """Uniform draws in [0, 1)."""
+        """Uniform draws in [0, 1).
+
+        Args:
+            shape: Shape of the draws of one stream.
+            dtype: Floating-point type of the draws.
+
+        Returns:
+            Draws, shape (b, *shape).
+        """
         # As many as the type holds exactly: one more would round up to 1 now and then.
         digits = 1 - round(log2(torch.finfo(dtype).eps))
         return _shift(self.bits(shape), 64 - digits).to(dtype).mul_(2.0**-digits)
 
     def normal(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Float[Tensor, "b ..."]:
-        """Standard normal draws, by inverting the distribution function."""
+        """Standard normal draws, by inverting the distribution function.
+
+        Args:
+            shape: Shape of the draws of one stream.
+            dtype: Floating-point type of the draws.
+
+        Returns:
+            Draws, shape (b, *shape).
+        """
         step = max(1, CACHED // max(1, prod(shape)))
         if self.keys.device.type != "cpu" or len(self.keys) <= step:
             return self._normal(shape, dtype)
@@ -142,6 +155,13 @@ class Noise:
 
         Box and Muller 1958, in float32: each 64 bits give two draws, of 40 bits for the length (so that draws reach 7.5
         standard deviations) and 24 for the angle.
+
+        Args:
+            shape: Shape of the draws of one stream.
+            dtype: Floating-point type of the draws.
+
+        Returns:
+            Draws, shape (b, *shape).
         """
         count = prod(shape)
         bits = self.bits(((count + 1) // 2,))
@@ -151,5 +171,13 @@ class Noise:
         return both[:, :count].reshape(-1, *shape).to(dtype)
 
     def signs(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Float[Tensor, "b ..."]:
-        """Fair draws from {-1, +1}."""
+        """Fair draws from {-1, +1}.
+
+        Args:
+            shape: Shape of the draws of one stream.
+            dtype: Floating-point type of the draws.
+
+        Returns:
+            Draws, shape (b, *shape).
+        """
         return (_shift(self.bits(shape), 63) * 2 - 1).to(dtype)

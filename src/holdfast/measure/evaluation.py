@@ -174,7 +174,14 @@ class Evaluation(ABC):
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        """Draw pictures of the samples that a reader would ask to see, after ``conclude``; none by default."""
+        """Draw pictures of the samples that a reader would ask to see; none by default.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            rows: Rows of the population.
+            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
+            findings: Findings of ``conclude``.
+        """
         return ()
 
     def __call__(
@@ -201,7 +208,12 @@ class Evaluation(ABC):
         return (self.among((encoder, *others)) if others else self).measured(population)
 
     def measured(self, population: Population, illustrated: bool = True) -> Result:
-        """Measure ``population`` in this process and in memory, with pictures if ``illustrated``."""
+        """Measure ``population`` in this process and in memory.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            illustrated: True to draw pictures as well.
+        """
         observation = self.observation()
         rows = observation.rows(population)
         observed = observation.in_batches(population, rows)
@@ -212,7 +224,14 @@ class Evaluation(ABC):
     def result(
         self, population: Population, rows: Sequence[int], observed: Observed, illustrated: bool = True
     ) -> Result:
-        """Findings of ``conclude`` with everything that identifies them, and with pictures if ``illustrated``."""
+        """Findings with pictures and everything that identifies them.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            rows: Rows of the population.
+            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
+            illustrated: True to draw pictures as well.
+        """
         findings = self.conclude(population, rows, observed)
         if population.images.groups is not None and not findings.groups:
             groups = dict(zip(population.images.ids, population.images.groups, strict=True))
