@@ -33,6 +33,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=None)
     parser.add_argument("--eps", default="1/255")
     parser.add_argument("--agreement", type=float, default=None, help="floor of the agreement with the original")
+    parser.add_argument(
+        "--native", action="store_true", help="cut training crops from the photographs at their own size"
+    )
     parser.add_argument("--held", type=int, default=8, help="photographs to measure with")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -54,11 +57,12 @@ def line(asked: argparse.Namespace, seed: int) -> str:
     began = process_time()
     hardened = hf.harden(
         encoder,
-        images[training],
+        images[training] if asked.native else images.pixels(training),
         eps=asked.eps,
         rate=asked.rate,
         epochs=asked.epochs,
         agreement=asked.agreement,
+        settings={"native": True} if asked.native else None,
         seed=seed,
         workers=1,
     )

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.statistics import coverage_agreement
-from PIL import Image
 from scipy import stats
 from torch import Tensor, nn
 
@@ -33,7 +32,7 @@ from holdfast.report import write
 from holdfast.training import loop
 from holdfast.training.adversaries.base import OnLoss, in_training
 from holdfast.training.adversaries.edits import Edits
-from holdfast.training.hardening import Promise, recipe_for, sharper_crops, shift_of, watch_of
+from holdfast.training.hardening import Promise, recipe_for, shift_of, watch_of
 from holdfast.training.health import rank_of
 from holdfast.training.learner import Batch, Setting
 from holdfast.training.objectives.teachers import FIRST_MULTIPLIER, Distillation, DistillationLearner
@@ -105,32 +104,6 @@ def test_without_a_floor_nothing_changes() -> None:
     assert not [name for name in plain.state_dict() if "multiplier" in name]
     assert str(Distillation(clean=1.0)) == "distillation:clean=1.0"
     assert str(recipe_for(small(), 24, BALL).adversary) == "loss:ball=linf:0.1,steps=2"
-
-
-@pytest.mark.parametrize(("side", "native"), [(32, False), (40, False), (64, True), (120, True), (200, False)])
-def test_crops_are_cut_from_larger_images_but_not_from_huge_ones(tmp_path: Path, side: int, native: bool) -> None:
-    for place in range(3):
-        pixels = np.random.default_rng(place).integers(0, 255, (side, side + place, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / f"{place}.png")
-    encoder = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(3072, 4)), "flat", Domain((3, 32, 32)))
-    images = hf.load_images(str(tmp_path), encoder)
-    assert sharper_crops(images, encoder.domain) is native
-    recipe = recipe_for(encoder, 24, BALL, epochs=20, native=native)
-    assert recipe.native is native
-    assert not recipe_for(encoder, 24, BALL, epochs=20, native=True, settings={"augmentation": "none"}).native
-    assert not recipe_for(encoder, 24, BALL, epochs=5, native=True).native, "images seen a few times are not cropped"
-
-
-def test_hardening_cuts_its_crops_from_the_files(tmp_path: Path) -> None:
-    for place in range(24):
-        pixels = np.random.default_rng(place).integers(0, 255, (80, 90, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / f"{place:02}.png")
-    network = nn.Sequential(nn.Conv2d(3, 4, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(400, 8))
-    encoder = Encoder(network, "small", Domain((3, 32, 32)))
-    images = hf.load_images(str(tmp_path), encoder)
-    hf.harden(encoder, images, epochs=12, out=tmp_path / "hard", workers=1, progress=False)
-    card = json.loads((tmp_path / "hard" / "card.json").read_text())
-    assert card["recipe"]["native"] is True
 
 
 def test_the_radius_grows_from_nothing() -> None:

@@ -56,7 +56,6 @@ from holdfast.training.hardening import (
     agreement_of,
     promise_of,
     recipe_for,
-    sharper_crops,
     watch_of,
 )
 from holdfast.training.loop import WATCHED
@@ -225,7 +224,6 @@ def harden(
         "noise": noise,
         "agreement": agreement,
         "edits": edits,
-        "native": sharper_crops(taught, original.domain),
     }
     recipe_of = partial(recipe_for, original, len(taught), resisted, **goals, seed=seed, settings=settings)
     adversary = recipe_of().adversary

@@ -32,7 +32,6 @@ from holdfast.measure.observation import collapsed, estimate_of
 from holdfast.training.adversaries.base import Adversary, GaussianNoise, OnLoss, in_training, untouched
 from holdfast.training.adversaries.certified import Certified
 from holdfast.training.adversaries.edits import Edits, worst
-from holdfast.training.feed import as_stored
 from holdfast.training.health import eval_codes
 from holdfast.training.objectives.teachers import Distillation
 from holdfast.training.optimisers import AdamW, Cosine
@@ -57,9 +56,6 @@ RAMP = 0.3
 """Share of the training in which the radius grows, where an agreement is promised."""
 LEAST_SIDE = 32
 """Of smaller images, crops show too little."""
-LARGER, LARGEST, LOOKED = 2, 16, 8
-"""How many times the pixels of an input images have, from which crops are cut: of fewer they are hardly sharper, and more
-take longer to read than a step takes; and how many images tell."""
 CROPS = "random-resized-crop:scale_min=0.25 + horizontal-flip"
 
 
@@ -74,7 +70,6 @@ def recipe_for(
     noise: float | None = None,
     agreement: float | None = None,
     edits: Sequence[str] = (),
-    native: bool = False,
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
 ) -> Recipe:
@@ -88,7 +83,6 @@ def recipe_for(
         noise: Standard deviation of the noise for the smoothed encoder, in pixel units; None without noise.
         agreement: Floor of the agreement with the original, in (0, 1); None without.
         edits: Families of edits, or single transforms, to resist instead of an attack.
-        native: True to cut crops, if there are any, from images at their own size.
         seed: Seed of the recipe.
         settings: Settings of the recipe by name, which replace all others; the warm-up follows the epochs.
     """
@@ -106,26 +100,9 @@ def recipe_for(
     )
     settings = settings or {}
     recipe = Recipe.of({**recipe.plain(), **settings})
-    if native and recipe.augmentation is not None and not {"native", "augmentation"} & settings.keys():
-        recipe = replace(recipe, native=True)
     return (
         recipe if "schedule" in settings else replace(recipe, schedule=Cosine(warmup=round(WARMUP * recipe.epochs, 6)))
     )
-
-
-def sharper_crops(images: Images, domain: Domain) -> bool:
-    """Return whether crops of the images at their own size are sharper than crops of inputs, and quickly read.
-
-    Args:
-        images: Training images; the size of a few is looked at.
-        domain: Shape of the inputs.
-    """
-    if len(domain.shape) != 3:
-        return False
-    rows = range(0, len(images), max(1, len(images) // LOOKED))
-    sizes = [as_stored(images.source, row).shape[-2:] for row in rows[:LOOKED]]
-    larger = float(np.median([height * width for height, width in sizes])) / (domain.shape[1] * domain.shape[2])
-    return LARGER <= larger <= LARGEST
 
 
 def adversary_of(
