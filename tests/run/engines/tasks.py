@@ -64,3 +64,17 @@ def stuck(first: Path, shard: int) -> int:
         time.sleep(120)
         raise AssertionError("no other worker computed this shard")
     return shard * shard
+
+
+def stuck_then_lost(folder: Path, shard: int) -> int:
+    """Square a number; the first who gets number 5 stands still, and the second dies."""
+    for name in ("stuck", "lost") if shard == 5 else ():
+        try:
+            (folder / name).touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        if name == "lost":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(120)
+        raise AssertionError("no other worker computed this shard")
+    return shard * shard

@@ -25,7 +25,7 @@ from holdfast.run.engines.ranks import Ranks
 from holdfast.run.request import build
 from tests import tiny
 from tests.filled import fill_table
-from tests.run.engines.tasks import logged, stuck
+from tests.run.engines.tasks import logged, stuck, stuck_then_lost
 from tests.run.test_table import CHEAP, fill
 
 
@@ -136,6 +136,13 @@ def test_an_idle_ray_worker_computes_again_what_a_slow_one_holds(tmp_path: Path,
     results = dict(ray.map(stuck, tmp_path / "first", range(8)))
     assert results == {shard: shard * shard for shard in range(8)}
     assert (tmp_path / "first").exists()
+
+
+@pytest.mark.slow
+def test_a_shard_is_repeated_again_if_the_worker_that_repeats_it_dies(tmp_path: Path, ray: Engine) -> None:
+    results = dict(ray.map(stuck_then_lost, tmp_path, range(8)))
+    assert results == {shard: shard * shard for shard in range(8)}
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.slow

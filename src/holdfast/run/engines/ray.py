@@ -61,11 +61,13 @@ class _Task:
     began: float = field(default_factory=monotonic)
 
 
-def _late(waiting: Mapping[Any, _Task], among: Set[int], patience: float | None) -> list[int]:
+def _late(ray: ModuleType, waiting: Mapping[Any, _Task], among: Set[int], patience: float | None) -> list[int]:
     """Return shards whose actors have taken longer than ``patience``, the oldest first; none without patience."""
     if patience is None:
         return []
-    old = [each for each in waiting.values() if each.place in among and monotonic() - each.began > patience]
+    _, at_work = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
+    tasks = [waiting[answer] for answer in at_work]
+    old = [each for each in tasks if each.place in among and monotonic() - each.began > patience]
     return [each.place for each in sorted(old, key=lambda each: each.began) if each.place is not None]
 
 
@@ -119,11 +121,13 @@ class Ray:
                 unfinished |= begun
                 left.extend(begun)
                 patience = None if left or not idle or not longest else max(SOONEST, LATE * longest)
-                late = _late(waiting, unfinished.keys() - repeated, patience)[: len(idle)]
+                late = _late(ray, waiting, unfinished.keys() - repeated, patience)[: len(idle)]
                 left.extend(late)
                 repeated.update(late)
                 while left and idle:
-                    actor, place = idle.pop(), left.popleft()
+                    if (place := left.popleft()) not in unfinished:  # a copy of it was faster
+                        continue
+                    actor = idle.pop()
                     where = [self._sent[0][1]]
                     answer = actor.apply.remote(task, where, unfinished[place], operators_are_declared())
                     waiting[answer] = _Task(actor, place)
@@ -139,16 +143,23 @@ class Ray:
                 if not answers:
                     continue
                 done = waiting.pop(answers[0])
+                superseded = done.place is not None and done.place not in unfinished
                 try:
                     value, losses = _value(ray, answers[0]), 0
-                except ray.exceptions.RayActorError as error:
+                except Exception as error:
+                    if not superseded and not isinstance(error, ray.exceptions.RayActorError):
+                        raise
+                    self._actors[:] = [other for other in self._actors if other is not done.actor]
+                    if superseded:  # its answer is no longer needed, nor is an actor that fails
+                        ray.kill(done.actor)
+                        continue
                     losses += 1
                     if losses > RETRIES:
                         raise HoldfastError(
                             f"Ray lost {losses} workers in a row ({error}); check the memory, or use fewer"
                         ) from error
-                    self._actors[:] = [other for other in self._actors if other is not done.actor]
-                    if done.place in unfinished and all(each.place != done.place for each in waiting.values()):
+                    held = any(each.place == done.place for each in waiting.values()) and done.place not in repeated
+                    if done.place is not None and not held:
                         left.appendleft(done.place)
                     continue
                 if done.place is None:
