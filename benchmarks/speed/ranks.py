@@ -1,9 +1,7 @@
-"""What a killed and a slow rank, or Ray actor, cost: time until all is there, relative to eight healthy ones.
+"""What a killed and a slow rank cost: time until rank 0 has everything, relative to the time with eight healthy ranks.
 
-Eight ranks are forked on one machine, or eight actors started. In the second run, one is killed after two seconds and
-another one is stopped for nine tenths of every second. The values of both runs are compared.
-
-    python -m benchmarks.speed.ranks --engine ray
+Eight ranks are forked on one machine. In the second run, one is killed after two seconds and another one is stopped for
+nine tenths of every second. The values of both runs are compared.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from holdfast.run.engines.ranks import LEASES, Ranks
 from holdfast.run.shards import read_observed
 
 COUNT, KILLED, SLOWED = 8, 3, 5
-KILLED_AFTER, BEGUN_AFTER = 2.0, 3.0
+KILLED_AFTER = 2.0
 RUNNING, STOPPED = 0.1, 0.9
 """Seconds for which the slow rank runs and stands still, in turns."""
 
@@ -53,37 +51,6 @@ def timed(work: Work, folder: Path, disturbed: bool) -> tuple[float, dict[str, t
     return spent, read_observed(observation, population, observation.rows(population), Store(folder))
 
 
-def timed_on_ray(work: Work, folder: Path, disturbed: bool) -> tuple[float, dict[str, torch.Tensor]]:
-    """Seconds until everything came back from eight actors that have begun, and what was observed."""
-    from holdfast.run.engines.ray import Ray
-
-    engine, over = Ray(), Event()
-    list(engine.map(begun, None, range(COUNT)))
-    pids, began = actors(), perf_counter()
-    disturbing = [Thread(target=kill, args=(pids[KILLED],)), Thread(target=slow, args=(pids[SLOWED], over))]
-    for thread in disturbing[: 2 * disturbed]:
-        thread.start()
-    compute(work, engine, folder)
-    spent = perf_counter() - began
-    over.set()
-    for thread in disturbing[: 2 * disturbed]:
-        thread.join()
-    observation, population = work
-    return spent, read_observed(observation, population, observation.rows(population), Store(folder))
-
-
-def begun(_: None, unit: int) -> int:
-    """Load what the work needs, and take long enough that each actor gets one unit."""
-    sleep(BEGUN_AFTER)
-    return unit
-
-
-def actors() -> list[int]:
-    """Process ids of the Ray actors on this machine."""
-    names = {path.parent.name: path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()}
-    return sorted(int(pid) for pid, name in names.items() if name.startswith(b"ray::Worker"))
-
-
 def one(work: Work, folder: Path, rank: int) -> None:
     """Compute as one of the ranks."""
     compute(work, Ranks(rank, COUNT, folder / LEASES), folder)
@@ -107,17 +74,12 @@ def slow(pid: int, over: Event) -> None:
 
 def main() -> None:
     """Print the ratio for attacks and for certificates."""
-    given = arguments("eight, one killed and one slow, against eight healthy ones", {"--engine": "ranks, or ray"})
-    measured = timed_on_ray if given.engine == "ray" else timed
-    if given.engine == "ray":
-        import ray
-
-        ray.init(num_cpus=COUNT, log_to_driver=False, include_dashboard=False)
+    given = arguments("eight ranks, one killed and one slow, against eight healthy ones")
     for what, work in (("attacks", attacks(4)), ("certificates", certificates(2))):
         for _ in range(given.repeats):
             with TemporaryDirectory() as first, TemporaryDirectory() as second:
-                healthy, expected = measured(work, Path(first), disturbed=False)
-                disturbed, found = measured(work, Path(second), disturbed=True)
+                healthy, expected = timed(work, Path(first), disturbed=False)
+                disturbed, found = timed(work, Path(second), disturbed=True)
             for name in expected.keys() - {"seconds"}:
                 torch.testing.assert_close(found[name], expected[name], rtol=0, atol=0, equal_nan=True)
             print(f"{what:13} {disturbed / healthy:5.2f} x  {healthy:6.1f} s healthy, {disturbed:6.1f} s disturbed")
