@@ -13,6 +13,7 @@ from .core.encoder import Domain as Domain
 from .core.encoder import Encoder as Encoder
 from .core.encoder import Pixels as Pixels
 from .core.errors import HoldfastError as HoldfastError
+from .core.errors import existing as existing
 from .core.images import Images as Images
 from .core.noise import Noise as Noise
 from .core.objective import AttackContext as AttackContext
@@ -32,7 +33,6 @@ from .data.by_name import Selection as Selection
 from .data.by_name import check_settings as check_settings
 from .encoders.architectures.base import Architecture as Architecture
 from .encoders.by_name import Options as Options
-from .encoders.by_name import existing as existing
 from .encoders.by_name import split as split
 from .encoders.loading.inputs import sizes as sizes
 from .measure.evaluation import Evaluation as Evaluation

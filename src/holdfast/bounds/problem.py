@@ -33,9 +33,8 @@ from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Codes, Domain, Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, first_line
 from holdfast.core.run_settings import RunSettings
-from holdfast.encoders.by_name import first_line
 from holdfast.encoders.wrappers import PerImage
 
 RANDOM, ALONE = 4096, 256

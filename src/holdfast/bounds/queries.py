@@ -33,9 +33,9 @@ from holdfast.bounds.regions import region
 from holdfast.bounds.relaxations import Box
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, first_line
 from holdfast.core.run_settings import Observed
-from holdfast.encoders.by_name import first_line, require
+from holdfast.encoders.by_name import require
 from holdfast.measure.population import Population
 from holdfast.measure.store import Store
 

@@ -26,9 +26,9 @@ from holdfast.bounds.methods.base import Method, read_method
 from holdfast.bounds.problem import Answer, Problem, WithOne
 from holdfast.bounds.queries import counterexample_text, read
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, check_no_blanks, check_whole
+from holdfast.core.errors import HoldfastError, check_no_blanks, check_whole, existing, first_line
 from holdfast.encoders import onnx
-from holdfast.encoders.by_name import Options, existing, first_line
+from holdfast.encoders.by_name import Options
 from holdfast.measure.store import Store
 
 __all__ = ["Answer", "answers", "verify"]

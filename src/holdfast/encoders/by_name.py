@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, get_args, get_or
 
 from holdfast.core import discovery
 from holdfast.core.errors import HoldfastError, check_known, check_whole, explained
-from holdfast.core.errors import existing as existing
-from holdfast.core.errors import first_line as first_line
 from holdfast.core.settings import convert, fields_of, types_of
 
 if TYPE_CHECKING:  # references are read without loading torch

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError
-from holdfast.encoders.by_name import Options, existing, split
+from holdfast.core.errors import HoldfastError, existing
+from holdfast.encoders.by_name import Options, split
 from holdfast.encoders.loading.inputs import InputSettings, build, encoder_from, inside
 from holdfast.encoders.loading.weights import WeightSettings, fit, read_weights
 

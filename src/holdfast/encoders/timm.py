@@ -15,8 +15,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, check_known, explained
-from holdfast.encoders.by_name import Options, existing, require, split
+from holdfast.core.errors import HoldfastError, check_known, existing, explained
+from holdfast.encoders.by_name import Options, require, split
 from holdfast.encoders.loading.inputs import declare_missing_operators
 from holdfast.encoders.loading.library_transform import PreprocessingSettings, Recipe, recipe
 from holdfast.encoders.loading.weights import Weights, WeightSettings, fit, read_weights, weights_only

@@ -48,8 +48,8 @@ from holdfast.service.parity_maps import (
 ROUNDING = 0.02
 NEIGHBOURS = 0.95
 ROTATED = 0.02
-NOTHING = 1e-6
-"""Fraction of the variance that is said as *less than* instead of as a number."""
+LEAST_SHOWN = 1e-6
+"""A smaller fraction of the variance is reported as less than this, because it is rounding."""
 QUESTION = "Is it still the same space?"
 SAME, DIRECTIONS, ALIKE = "same to rounding", "same directions", "same neighbours"
 TURNED, OTHER = "a rotated copy", "another space"
@@ -116,7 +116,7 @@ def _decided(numbers: Numbers, divergence: str) -> tuple[str, str]:
     if mixed is not None and min(kept.value, mixed.value) >= NEIGHBOURS:
         return ALIKE, f"{shown(kept)} of the nearest images are kept, {shown(mixed)} in the old index"
     if kept.value >= NEIGHBOURS and left.value <= ROTATED:
-        rest = f"less than {NOTHING:g}" if left.value < NOTHING else shown(left)
+        rest = f"less than {LEAST_SHOWN:g}" if left.value < LEAST_SHOWN else shown(left)
         return TURNED, f"a shift, a scale and a rotation explain all but {rest} of the held-out variance"
     return OTHER, f"{shown(kept)} of the nearest images are kept, and a rotation leaves {shown(left)} unexplained"
 

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import Conflict, HoldfastWarning, OutOfRange, Unreadable
-from holdfast.encoders.by_name import existing
+from holdfast.core.errors import Conflict, HoldfastWarning, OutOfRange, Unreadable, existing
 from holdfast.encoders.loading.inputs import inside
 from holdfast.encoders.loading.weights import Weights, beginnings, fit, read_torch
 from holdfast.training.learner import Learner

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, explained
-from holdfast.encoders.by_name import Options, existing, split
+from holdfast.core.errors import HoldfastError, existing, explained
+from holdfast.encoders.by_name import Options, split
 from holdfast.encoders.exported.program import checked_archive
 from holdfast.encoders.loading.inputs import InputSettings, encoder_of
 from holdfast.encoders.wrappers import Traced, for_batches

@@ -22,8 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import HoldfastError, explained, first_line
-from holdfast.encoders.by_name import existing
+from holdfast.core.errors import HoldfastError, existing, explained, first_line
 
 
 def check_expansion(file: Path | BytesIO, name: str) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 from torch import nn
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, UnknownName
-from holdfast.encoders.by_name import Options, existing, split
+from holdfast.core.errors import HoldfastError, UnknownName, existing
+from holdfast.encoders.by_name import Options, split
 from holdfast.encoders.loading.inputs import InputSettings, encoder_of
 from holdfast.encoders.onnx.files import Column, Levels, Unbatched, read_model, shape_of, takes_levels
 from holdfast.encoders.onnx.graph import OnnxModule, parse

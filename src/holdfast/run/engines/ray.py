@@ -112,9 +112,7 @@ class Ray:
         coming, left, idle, losses = iter(enumerate(shards)), deque[int](), list(self._actors), 0
         unfinished, longest, repeated = dict[int, Unit](), 0.0, set[int]()
         waiting, finished = dict[Any, _Task](), list[tuple[Unit, Output]]()
-        resources = ray.cluster_resources()
-        # As many actors as fit into the whole cluster.
-        room = max(1, int(resources.get("GPU", 0.0) / self.gpus if self.gpus else resources.get("CPU", 1.0)))
+        room = self._room(ray)
         try:
             while True:
                 begun = dict(islice(coming, max(0, room - len(unfinished))))
@@ -132,8 +130,7 @@ class Ray:
                     answer = actor.apply.remote(task, where, unfinished[place], operators_are_declared())
                     waiting[answer] = _Task(actor, place)
                 for _ in range(len(left) - sum(each.place is None for each in waiting.values())):
-                    hired = ray.remote(num_cpus=0 if self.gpus else 1, num_gpus=self.gpus, max_restarts=0)(Worker)
-                    actor = hired.remote()
+                    actor = self._hire(ray)
                     waiting[actor.begin.remote()] = _Task(actor, None)
                 yield from finished  # while the actors go on
                 finished.clear()
@@ -158,8 +155,7 @@ class Ray:
                         raise HoldfastError(
                             f"Ray lost {losses} workers in a row ({error}); check the memory, or use fewer"
                         ) from error
-                    held = any(each.place == done.place for each in waiting.values()) and done.place not in repeated
-                    if done.place is not None and not held:
+                    if done.place is not None:  # a copy of it, if there is one, may stand still
                         left.appendleft(done.place)
                     continue
                 if done.place is None:
@@ -172,6 +168,14 @@ class Ray:
             for each in waiting.values():  # at work, which nothing else stops, or not begun for lack of room
                 ray.kill(each.actor)
                 self._actors[:] = [other for other in self._actors if other is not each.actor]
+
+    def _room(self, ray: ModuleType) -> int:
+        """Return how many actors fit into the whole cluster."""
+        resources = ray.cluster_resources()
+        return max(1, int(resources.get("GPU", 0.0) / self.gpus if self.gpus else resources.get("CPU", 1.0)))
+
+    def _hire(self, ray: ModuleType) -> Any:
+        return ray.remote(num_cpus=0 if self.gpus else 1, num_gpus=self.gpus, max_restarts=0)(Worker).remote()
 
     def connected(self) -> ModuleType:
         """Return Ray, connected to the cluster.
