@@ -55,7 +55,7 @@ def logged(given: Path, shard: int) -> int:
 
 
 def stuck(first: Path, shard: int) -> int:
-    """Square a number; whoever is the first to get number 5 stands still."""
+    """Square a number; the first worker that gets number 5 stands still."""
     if shard == 5:
         try:
             first.touch(exist_ok=False)
@@ -67,7 +67,7 @@ def stuck(first: Path, shard: int) -> int:
 
 
 def stuck_then_lost(folder: Path, shard: int) -> int:
-    """Square a number; the first who gets number 5 stands still, and the second dies."""
+    """Square a number; the first worker that gets number 5 stands still, and the second dies."""
     for name in ("stuck", "lost") if shard == 5 else ():
         try:
             (folder / name).touch(exist_ok=False)
