@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,14 @@ def test_programs_in_the_documentation_run(page: Path, tmp_path: Path, monkeypat
     space: dict[str, Any] = {"__name__": "__main__"}
     for code in blocks(page, "python"):
         exec(compile(code, f"a block of {page.name}", "exec", dont_inherit=True), space)
+
+
+@every_page
+def test_names_that_programs_in_the_documentation_import_are_there(page: Path) -> None:
+    trees = [ast.parse(code) for code in blocks(page, "python")]
+    imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    for one in (node for node in imports if (node.module or "").startswith("holdfast")):
+        assert [name.name for name in one.names if not hasattr(import_module(str(one.module)), name.name)] == []
 
 
 @every_page
