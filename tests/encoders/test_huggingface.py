@@ -104,6 +104,24 @@ def test_a_fresh_process_loads_a_folder(tmp_path):
     assert "Loading weights" not in done.stderr
 
 
+def test_loading_leaves_the_progress_bars_as_the_caller_set_them(tmp_path, monkeypatch):
+    """Of downloads, by group too, and of transformers."""
+    hub = pytest.importorskip("huggingface_hub").utils
+    states = sys.modules[hub.disable_progress_bars.__module__].progress_bar_states
+    vit(tmp_path)
+    try:
+        for downloads in (False, True):
+            (hub.enable_progress_bars if downloads else hub.disable_progress_bars)()
+            hub.disable_progress_bars("a group")
+            for loading in (False, True):
+                monkeypatch.setattr(transformers.utils.logging, "_tqdm_active", loading)
+                load(f"hf:{tmp_path}")
+                assert states == {"_global": downloads, "a group": False}
+                assert transformers.utils.logging.is_progress_bar_enabled() == loading
+    finally:
+        hub.enable_progress_bars()
+
+
 def test_the_processor_states_shape_normalisation_and_resizing(tmp_path):
     vit(tmp_path)
     encoder = load(f"hf:{tmp_path}")

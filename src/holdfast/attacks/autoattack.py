@@ -103,7 +103,11 @@ class ClassAttack(Attack):
         """Run the attack once, from one start, at the classes that ``margin`` aims at.
 
         Args:
+            encoder: Encoder under attack.
+            pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
             margin: Classifier, correct classes and target classes.
+            ball: Perturbation set around each clean image; its radius is in pixel units.
+            noise: Random streams, one per image.
             first: True for the first start.
 
         Returns:

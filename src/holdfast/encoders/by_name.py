@@ -147,9 +147,6 @@ def require(package: str, extra: str, distribution: str | None = None) -> Any:
         return import_module(package)
 
 
-__all__ = ["Adapter", "Options", "load", "references", "sources"]
-
-
 @runtime_checkable
 class Adapter(Protocol):
     """What a module of this package offers to be found."""

@@ -100,8 +100,8 @@ class Embeddings(Encoder):
     ) -> None:
         form = Form.read(stored) if isinstance(stored, str) else stored
         self.tags = None if tags is None else str(tags)
-        named = {"ids": ids, "labels": labels, "groups": groups, "inputs": inputs}
-        self.hold(read_codes(codes, column, **named, name=name, stored=form))
+        rows = read_codes(codes, column, ids=ids, labels=labels, groups=groups, inputs=inputs, name=name, stored=form)
+        self.hold(rows)
 
     def hold(self, stored: StoredCodes) -> None:
         """Become the encoder of these rows."""

@@ -171,6 +171,13 @@ def test_weights_that_no_layer_draws_cannot_be_fresh() -> None:
         Distillation(fresh=True).learner(Scaled(), Setting(batches.DOMAIN, 16, batches.SAMPLES, 0, 8))
 
 
+def test_a_temperature_compares_images_and_a_distance_does_not() -> None:
+    alone = Setting(batches.DOMAIN, batches.WIDTH, batches.SAMPLES, 0, 1)
+    with pytest.raises(HoldfastError, match="at least 2"):
+        Distillation(temperature=0.2).learner(nn.Linear(1, 1), alone)
+    assert isinstance(Distillation().learner(nn.Linear(1, 1), alone), DistillationLearner)
+
+
 @pytest.mark.parametrize("more", ["fresh=true", "temperature=0.2"])
 def test_a_floor_is_of_the_starting_encoder_and_its_cosines(more: str) -> None:
     with pytest.raises(Conflict):

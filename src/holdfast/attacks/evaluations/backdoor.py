@@ -316,12 +316,13 @@ def _sizes(found: Found) -> tuple[Estimate, Estimate]:
     """Return the mask's norm and its fraction of the largest one."""
     searched = bool(found.searched)
 
-    method, of = "smallest mask found; no interval", "smallest mask that draws stamped images to one embedding"
+    method = "smallest mask found; no interval" if searched else "undefined"
     why = None if searched else f"the mean cosine of clean images is already {NEAR} or more"
+    of = "smallest mask that draws stamped images to one embedding"
 
     def size(quantity: str, value: float, unit: str) -> Estimate:
-        number, how = (value, nan, nan), method if searched else "undefined"
-        return estimate_of(quantity, number, int(found.images), how, unit, of, "higher", {}, Claim.UPPER, reason=why)
+        number, n = (value, nan, nan), int(found.images)
+        return estimate_of(quantity, number, n, method, unit, of, "higher", claim=Claim.UPPER, reason=why)
 
     entries = prod(found.pattern.shape[1:])
     return size("pl1_norm", found.pl1, "fraction of the input"), size("mask_norm", found.pl1 * entries, "l1 norm")

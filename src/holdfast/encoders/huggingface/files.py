@@ -177,22 +177,14 @@ def _listed(value: Any) -> list[float]:
 def _silent() -> Iterator[None]:
     """Keep transformers from printing advice, tables and the progress of anything but downloads."""
     logging = require("transformers", "huggingface").utils.logging
-    hub = require("huggingface_hub", "huggingface").utils
-    before, progress, downloads = (
-        logging.get_verbosity(),
-        logging.is_progress_bar_enabled(),
-        not hub.are_progress_bars_disabled(),
-    )
+    before, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
-    logging.disable_progress_bar()  # those of downloads, too
-    if downloads:
-        hub.enable_progress_bars()
+    logging._tqdm_active = False  # disable_progress_bar would change those of downloads, which the caller may have set
     try:
         yield
     finally:
         logging.set_verbosity(before)
-        if progress:
-            logging.enable_progress_bar()
+        logging._tqdm_active = progress
 
 
 TAKEN = ("input_ids", "attention_mask")

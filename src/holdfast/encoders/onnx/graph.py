@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders.by_name import require
-from holdfast.encoders.onnx import layers as layers
+from holdfast.encoders.onnx import layers
 from holdfast.encoders.onnx.layers import Call, Setting
 
 # The operator table of the ONNX import: each entry is a function of a ``Call`` and the input tensors.

@@ -122,12 +122,13 @@ class SpaceGeometry(Evaluation):
         position_of = {row: k for k, row in enumerate(rows)}
         where = [position_of[row] for row in sphere.rows]
         labels, kind = self._labelled(population, sphere)
-        grouped, names = group_uniformity(sphere.codes, labels), CLUSTERS if kind == "cluster" else "classes"
-        of = f"mean uniformity within a {kind}"
+        grouped = group_uniformity(sphere.codes, labels)
+        quantity = f"uniformity_within_{CLUSTERS if kind == 'cluster' else 'classes'}"
+        of, alone = f"mean uniformity within a {kind}", f"alone in its {kind}"
         measured = [
             *_spread(sphere, observed["length"].cpu().numpy()[where]),
             *_hubs(sphere, self.k),
-            Measured(f"uniformity_within_{names}", grouped.mean, "nats", of, "neither", {}, f"alone in its {kind}"),
+            Measured(quantity, grouped.mean, "nats", of, "neither", {}, alone),
             *(_between_classes(sphere, labels) if kind == "class" else ()),
             *self._nuisance(population, sphere, labels, kind),
         ]

@@ -93,6 +93,8 @@ class Distillation(TrainingObjective):
             raise Conflict("distillation", str(self), "agreement without temperature and fresh")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
+        if self.temperature is not None:  # InfoNCE of one image is 0
+            check_two_images(self, setting)
         return DistillationLearner(encoder, self)
 
 
