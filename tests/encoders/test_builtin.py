@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from shutil import copytree
 from types import ModuleType
@@ -124,14 +126,37 @@ def test_nearly_all_of_what_attacks_leave_of_the_certified_encoder_is_proved_in_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["digits-supervised", "digits-robust", "digits-certified"]
-)  # digits-contrastive is this without adversary
-def test_the_recipe_makes_the_shipped_encoder(name, score):
+def test_the_recipe_makes_the_shipped_encoder(score):
     pytest.importorskip("lightning_fabric")
-    again, shipped = score.accuracies(hf.train(name)), score.accuracies(builtin.load(name))
+    again, shipped = (
+        score.accuracies(one) for one in (hf.train("digits-supervised"), builtin.load("digits-supervised"))
+    )
     # Another processor may round differently, and training amplifies that.
     assert again == pytest.approx(shipped, abs=0.03)
+
+
+class EnoughError(Exception):
+    """Raised to end a training."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", builtin.NAMES[1:])
+def test_each_recipe_lowers_the_loss_as_its_card_says(name, tmp_path):
+    """Whole trainings would take two minutes, and amplify what another processor rounds."""
+    pytest.importorskip("lightning_fabric")
+    epochs, calls = 20, count()
+
+    def watch(module):
+        if next(calls) > epochs:
+            raise EnoughError
+        return {}
+
+    with pytest.raises(EnoughError):
+        hf.train(name, watch=watch, out=tmp_path)
+    curve = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    found, expected = ([epoch["loss"] for epoch in one[1 : epochs + 1]] for one in (curve, builtin.card(name).curve))
+    assert found[0] == pytest.approx(expected[0], rel=1e-4)
+    assert found[0] - found[-1] == pytest.approx(expected[0] - expected[-1], rel=0.1)
 
 
 def test_damaged_weights_are_refused(monkeypatch, tmp_path):

@@ -2,7 +2,7 @@
 
     attack radius(x) = min { norm(x' - x) : some other image is nearer to f(x') than x is }
 
-The minimum is over the perturbed images that a search found (``attacks/radius``). Each was encoded and showed the event, so
+The minimum is over the perturbed images that a search found (``radius_search``). Each was encoded and showed the event, so
 the radius is an upper bound of the true one. Two further radii are of pairs of images. At the first, one image matches the
 other: no clean image is nearer to its embedding. At the second, both overlap when both are perturbed:
 ``d(f(x_j'), f(x_i)) < d(f(x_i'), f(x_i))``.

@@ -2,7 +2,7 @@
 
     probe radius(x) = min { norm(x' - x) : the probe gets x' wrong },   0 where it gets x wrong
 
-The minimum is over the perturbed images that a search found (``attacks/radius``). The attacker knows the probe and maximises
+The minimum is over the perturbed images that a search found (``radius_search``). The attacker knows the probe and maximises
 the margin of a wrong class through the encoder. Each image was encoded and classified wrong, so the radius is an upper bound
 of the true one. If an image stays right within the widest ball, its radius is infinite. The attacks of ``robust-accuracy``
 at fixed radii run here too, on images that the search did not lose within them, so no radius is larger than that of an

@@ -86,7 +86,7 @@ def _of_budget(
 # SynBench: how much of the separability of a known Gaussian mixture an encoder keeps, with no data at all.
 #
 # Ko, Chen, Mohapatra, Das and Daniel 2022, https://arxiv.org/abs/2210.02989. The numbers are defined in ``score``,
-# the rules they rest on in ``bayes``. Departures: exact areas (``mode`` gives the published sum), an exact solver,
+# the rules they rest on in ``mixture``. Departures: exact areas (``mode`` gives the published sum), an exact solver,
 # the expected bound averaged over all correct samples (the authors' program averages the means of batches of 256,
 # which moves a score by less than 0.0001), and every score with its interval and with the bias of finite samples
 # estimated.
