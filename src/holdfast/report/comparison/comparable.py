@@ -194,15 +194,10 @@ def _errors(result: Result) -> list[Series]:
 
 
 def _by_corruption(result: Result, probe: str) -> dict[str, Values]:
-    estimates = {
+    return {
         series.conditions["corruption"]: np.array(series.values, dtype=np.float64)
         for series in _errors(result)
         if series.conditions["probe"] == probe
         and "severity" not in series.conditions
         and series.conditions["corruption"] != ALL
     }
-    if not estimates:
-        raise HoldfastError(
-            f"{result.encoder.name} has no errors of probe {probe!r} under corruption; measure them with it"
-        )
-    return estimates

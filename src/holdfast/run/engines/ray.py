@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from time import monotonic
@@ -23,7 +23,7 @@ from holdfast.run.engines.base import Context, Outcomes, Output, Task, Unit
 from holdfast.run.engines.ranks import LATE, SOONEST
 
 RETRIES = 3
-"""Actors that may be lost in a row without a finished shard in between."""
+"""Actors that may be lost with one shard, or as they begin, for each that there is room for."""
 LOOK = 0.5
 """Seconds between two looks at whether a shard is late, while an actor is idle."""
 
@@ -53,22 +53,115 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class _Task:
+class _Work:
     """What an actor was asked for: the shard at ``place``, or None: to begin."""
 
     actor: Any
     place: int | None
-    began: float = field(default_factory=monotonic)
+    began: float = field(default_factory=lambda: monotonic())
 
 
-def _late(ray: ModuleType, waiting: Mapping[Any, _Task], among: Set[int], patience: float | None) -> list[int]:
-    """Return shards whose actors have taken longer than ``patience``, the oldest first; none without patience."""
-    if patience is None:
-        return []
-    _, at_work = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
-    tasks = [waiting[answer] for answer in at_work]
-    old = [each for each in tasks if each.place in among and monotonic() - each.began > patience]
-    return [each.place for each in sorted(old, key=lambda each: each.began) if each.place is not None]
+@dataclass
+class _Call:
+    """Shards of one call of ``map``, by their places in it, and the actors at work on them."""
+
+    ray: ModuleType
+    actors: list[Any]
+    """Actors that have begun, in this call or before."""
+    room: int
+    """How many actors fit into the cluster."""
+    coming: Iterator[tuple[int, Any]]
+    unfinished: dict[int, Any] = field(default_factory=dict)
+    left: deque[int] = field(default_factory=deque)
+    """Unfinished shards to be handed out, again where an actor was lost."""
+    repeated: set[int] = field(default_factory=set)
+    """Shards that two actors were given, because the first was slow."""
+    waiting: dict[Any, _Work] = field(default_factory=dict)
+    """Work that has not been answered."""
+    losses: Counter[int | None] = field(default_factory=Counter)
+    """How many actors each shard has cost, and how many were lost since one began."""
+    longest: float = 0.0
+    """Seconds that a shard took at most."""
+
+    def __post_init__(self) -> None:
+        self.idle, self.untried = list(self.actors), list(self.actors)
+
+    def hand_out(self, begin: Callable[[Any, Any], Any], hire: Callable[[], Any]) -> None:
+        """Give each idle actor a shard, by ``begin``, and ``hire`` actors for the shards that are left."""
+        begun = dict(islice(self.coming, max(0, self.room - len(self.unfinished))))
+        self.unfinished |= begun
+        self.left.extend(begun)
+        if not self.left:
+            self.left.extend(late := self._late())
+            self.repeated.update(late)
+        while self.left and self.idle:
+            actor, place = self.idle.pop(), self.left.popleft()
+            self.waiting[begin(actor, self.unfinished[place])] = _Work(actor, place)
+        for _ in range(len(self.left) - sum(each.place is None for each in self.waiting.values())):
+            actor = hire()
+            self.waiting[actor.begin.remote()] = _Work(actor, None)
+
+    def _late(self) -> list[int]:
+        """Return the oldest shards that take much longer than finished ones, as many as there are idle actors."""
+        if not self.idle or not self.longest:
+            return []
+        patience, now = max(SOONEST, LATE * self.longest), monotonic()
+        answered, _ = self.ray.wait(list(self.waiting), num_returns=len(self.waiting), timeout=0)
+        old = [
+            work.place
+            for answer, work in self.waiting.items()
+            if answer not in answered and now - work.began > patience
+        ]
+        late = [place for place in old if place in self.unfinished and place not in self.repeated]
+        return late[: len(self.idle)]
+
+    def answer(self) -> tuple[Any, Any] | None:
+        """Wait, and return a shard with what was made of it, or None where nothing new is known of any.
+
+        Raises:
+            HoldfastError: actors are lost again and again, or the cluster is.
+            Exception: what the task raised.
+        """
+        answers, _ = self.ray.wait(list(self.waiting), timeout=LOOK if self.idle else None)
+        if not answers:
+            return None
+        work = self.waiting.pop(answers[0])
+        superseded = work.place is not None and work.place not in self.unfinished
+        try:
+            value = _value(self.ray, answers[0])
+        except Exception as error:
+            if not superseded and not isinstance(error, self.ray.exceptions.RayActorError):
+                raise
+            self.dismiss(work.actor)  # also one that fails where its answer is no longer needed
+            if not superseded:
+                self._try_again(work, error)
+            return None
+        self.idle.append(work.actor)
+        self.untried = [other for other in self.untried if other is not work.actor]
+        if work.place is None:
+            self.actors.append(work.actor)
+            self.losses[None] = 0
+        if work.place is None or superseded:
+            return None
+        self.longest = max(self.longest, monotonic() - work.began)
+        self.left = deque(place for place in self.left if place != work.place)
+        return self.unfinished.pop(work.place), value
+
+    def _try_again(self, work: _Work, error: Exception) -> None:
+        # An actor of an earlier call may have been lost before it was given this shard.
+        self.losses[work.place] += all(other is not work.actor for other in self.untried)
+        if self.losses[work.place] > RETRIES * (self.room if work.place is None else 1):  # all may begin on one machine
+            doing = "as they began" if work.place is None else "with one piece of work"
+            raise HoldfastError(
+                f"Ray lost {self.losses[work.place]} workers {doing} ({first_line(error)}); check the memory, or use fewer"
+            ) from error
+        if work.place is not None and work.place not in self.left:  # a copy of it, if there is one, may stand still
+            self.left.appendleft(work.place)
+
+    def dismiss(self, actor: Any) -> None:
+        """Stop ``actor``, which nothing else does while it is at work or waits for room."""
+        self.ray.kill(actor)
+        self.actors[:] = [other for other in self.actors if other is not actor]
 
 
 def _value(ray: ModuleType, answer: Any) -> Any:
@@ -109,73 +202,24 @@ class Ray:
         ray = self.connected()
         if not self._sent or self._sent[0][0] is not context:
             self._sent[:] = [(context, ray.put(context))]
-        coming, left, idle, losses = iter(enumerate(shards)), deque[int](), list(self._actors), 0
-        unfinished, longest, repeated = dict[int, Unit](), 0.0, set[int]()
-        waiting, finished = dict[Any, _Task](), list[tuple[Unit, Output]]()
-        room = self._room(ray)
+        resources = ray.cluster_resources()
+        room = int(resources.get("GPU", 0.0) / self.gpus if self.gpus else resources.get("CPU", 1.0))
+        hired = ray.remote(num_cpus=0 if self.gpus else 1, num_gpus=self.gpus, max_restarts=0)(Worker)
+        call, done = _Call(ray, self._actors, max(1, room), enumerate(shards)), None
         try:
             while True:
-                begun = dict(islice(coming, max(0, room - len(unfinished))))
-                unfinished |= begun
-                left.extend(begun)
-                patience = None if left or not idle or not longest else max(SOONEST, LATE * longest)
-                late = _late(ray, waiting, unfinished.keys() - repeated, patience)[: len(idle)]
-                left.extend(late)
-                repeated.update(late)
-                while left and idle:
-                    if (place := left.popleft()) not in unfinished:  # a copy of it was faster
-                        continue
-                    actor = idle.pop()
-                    where = [self._sent[0][1]]
-                    answer = actor.apply.remote(task, where, unfinished[place], operators_are_declared())
-                    waiting[answer] = _Task(actor, place)
-                for _ in range(len(left) - sum(each.place is None for each in waiting.values())):
-                    actor = self._hire(ray)
-                    waiting[actor.begin.remote()] = _Task(actor, None)
-                yield from finished  # while the actors go on
-                finished.clear()
-                if not unfinished:
+                call.hand_out(
+                    lambda actor, shard: actor.apply.remote(task, [self._sent[0][1]], shard, operators_are_declared()),
+                    hired.remote,
+                )
+                if done is not None:
+                    yield done  # while the actors go on
+                if not call.unfinished:
                     return
-                answers, _ = ray.wait(list(waiting), timeout=LOOK if patience else None)
-                if not answers:
-                    continue
-                done = waiting.pop(answers[0])
-                superseded = done.place is not None and done.place not in unfinished
-                try:
-                    value, losses = _value(ray, answers[0]), 0
-                except Exception as error:
-                    if not superseded and not isinstance(error, ray.exceptions.RayActorError):
-                        raise
-                    self._actors[:] = [other for other in self._actors if other is not done.actor]
-                    if superseded:  # its answer is no longer needed, nor is an actor that fails
-                        ray.kill(done.actor)
-                        continue
-                    losses += 1
-                    if losses > RETRIES:
-                        raise HoldfastError(
-                            f"Ray lost {losses} workers in a row ({error}); check the memory, or use fewer"
-                        ) from error
-                    if done.place is not None:  # a copy of it, if there is one, may stand still
-                        left.appendleft(done.place)
-                    continue
-                if done.place is None:
-                    self._actors.append(done.actor)
-                elif done.place in unfinished:  # the first answer of several
-                    finished.append((unfinished.pop(done.place), value))
-                    longest = max(longest, monotonic() - done.began)
-                idle.append(done.actor)
+                done = call.answer()
         finally:
-            for each in waiting.values():  # at work, which nothing else stops, or not begun for lack of room
-                ray.kill(each.actor)
-                self._actors[:] = [other for other in self._actors if other is not each.actor]
-
-    def _room(self, ray: ModuleType) -> int:
-        """Return how many actors fit into the whole cluster."""
-        resources = ray.cluster_resources()
-        return max(1, int(resources.get("GPU", 0.0) / self.gpus if self.gpus else resources.get("CPU", 1.0)))
-
-    def _hire(self, ray: ModuleType) -> Any:
-        return ray.remote(num_cpus=0 if self.gpus else 1, num_gpus=self.gpus, max_restarts=0)(Worker).remote()
+            for work in call.waiting.values():
+                call.dismiss(work.actor)
 
     def connected(self) -> ModuleType:
         """Return Ray, connected to the cluster.
