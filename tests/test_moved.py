@@ -42,7 +42,7 @@ def test_old_names_have_the_same_objects():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("old", ["core.clock", "data.reading.survey", "report.overview.recorded", "run.folder", "run.session"])
+@pytest.mark.parametrize("old", ["core.clock", "data.reading.survey", "report.overview.recorded", "run.folder"])
 def test_modules_that_joined_others_after_version_0_3_are_found(old):
     assert import_module(f"holdfast.{old}")
 

@@ -306,7 +306,11 @@ def _check(
     canary = subject if isinstance(subject, Canary) else Canary.load(str(subject))
     precision = options["precision"]
     canary.tolerance(precision)  # an unknown one is refused before anything is computed
-    if isinstance(candidate, (str, Path)) and str(candidate).lower().endswith(EMBEDDING_FILES) and ":" not in str(candidate):
+    if (
+        isinstance(candidate, (str, Path))
+        and str(candidate).lower().endswith(EMBEDDING_FILES)
+        and ":" not in str(candidate)
+    ):
         return canary.compare(_rows(canary, candidate), precision)
     if images is not None:
         canary = canary.with_pictures(_originals(canary, images))
