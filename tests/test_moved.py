@@ -41,6 +41,12 @@ def test_old_names_have_the_same_objects():
                 assert value is new[_moved.RENAMED.get(old, {}).get(name, name)], f"{old}.{name}"
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("old", ["core.clock", "data.reading.survey", "report.overview.recorded", "run.folder"])
+def test_modules_that_joined_others_after_version_0_3_are_found(old):
+    assert import_module(f"holdfast.{old}")
+
+
 def test_an_old_name_warns_once_and_names_its_successor():
     code = (
         "import warnings\n"

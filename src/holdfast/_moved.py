@@ -92,7 +92,7 @@ core.optimised: core.arrangement core.operations
 core.pictures: report.figures.sheet
 core.points.points: core.points.enclosing_balls
 core.run_settings: core.whole_float32
-core.settings: core.stopwatch
+core.settings: core.clock core.stopwatch
 core.statistics.groups: core.statistics.clusters core.statistics.unseen
 core.statistics.intervals: core.statistics.weibull
 core.statistics.quantiles: core.statistics.quantile_influence core.statistics.radii
@@ -113,7 +113,8 @@ data.by_name: data.base
 data.huggingface: data.huggingface.streamed
 data.parquet: data.reading.columns
 data.reading.decode: data.reading.content
-data.reading.scan: data.reading.encoded
+data.reading.scan: data.reading.encoded data.reading.survey
+data.reading.scan_cache: data.reading.remembered
 data.reading.stores: data.reading.endings
 data.remote: data.remote.stored_arrays
 encoders.architectures.base: encoders.architectures.loaded
@@ -155,13 +156,14 @@ report.comparison.compare: report.comparison.jointly
 report.comparison.tables: report.comparison.differences
 report.contents: report.heading report.run_state report.select
 report.elsewhere: commands.log report.hub report.tracked
+report.files: report.overview.recorded
 report.figures.plots: report.figures.charts
 report.figures.svg: report.figures.axis
 report.overview.alerts: report.overview.saturation
 report.overview.tally: report.overview.asked report.overview.scorecard
 report.page.page: report.page.blocks
 run.catalog: execution.request.catalog execution.request.suites run.protocols
-run.checkup: execution.examination
+run.checkup: execution.examination run.examination
 run.computing: execution.computing execution.computing.fitting execution.computing.one_observation
 run.computing: execution.computing.subject
 run.conclusions: execution.table.cells execution.table.conclusions
@@ -171,14 +173,14 @@ run.engines.ranks: execution.engines.ranks
 run.engines.ray: execution.engines.ray
 run.engines.requested: execution.engines.requested
 run.forecast: execution.computing.cost execution.computing.deadline
-run.health_checks: execution.examination.inputs execution.examination.questions
+run.health_checks: execution.examination.inputs execution.examination.questions run.examination_checks
 run.inputs: execution.request.loading
 run.plan: execution.computing.tuning execution.request.plan run.tuning
 run.progress: execution.computing.progress
 run.radii: execution.request.informative_radii
 run.request: execution.request
-run.run: commands.output_folder execution.session
-run.scheduler: execution.table.interim execution.table.rounds execution.table.steps
+run.run: commands.observing commands.output_folder execution.session run.folder run.session
+run.scheduler: execution.table.interim execution.table.rounds execution.table.steps run.rounds run.steps
 run.shards: execution.computing.shards execution.computing.turns
 run.table: execution.table execution.table.duration execution.table.preparation
 service.canary: service.canary_images

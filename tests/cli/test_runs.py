@@ -18,10 +18,9 @@ from tests.tiny import Mean
 
 
 def test_stored_runs_are_read_without_torch(tmp_path: Path) -> None:
-    asked = ("builtin:one", "builtin:two", "builtin:three")
-    folder = run_of(
-        tmp_path / "run", [breakaway("one"), breakaway("two", fingerprint="two")], [failure("three")], asked
-    )
+    asked = ("builtin:one", "builtin:two", "builtin:three", "codes.npy")  # the last is a file of embeddings
+    failed = [failure("three"), failure("codes.npy")]
+    folder = run_of(tmp_path / "run", [breakaway("one"), breakaway("two", fingerprint="two")], failed, asked)
     key = Key(kind="codes", version=1, settings={}, encoder="one", images="digits", seed=0, precision="float32")
     Store(Path(folder)).keep(key, ["image"], {"codes": torch.zeros(1, 2)})
     commands = (["runs", folder], ["check", folder, "--require", "breakaway_risk@linf:0.1<=1"], ["compare", folder])

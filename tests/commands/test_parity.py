@@ -163,6 +163,13 @@ def test_codes_in_files_are_candidates_and_tell_what_preprocessing_made_them(fil
     assert both.verdicts == {"turned": "same to rounding"}, "two files need no images"
 
 
+def test_files_of_codes_may_lie_in_a_folder_whose_name_has_an_equals_sign(tmp_path: Path) -> None:
+    (tmp_path / "day=1").mkdir()
+    path = tmp_path / "day=1" / "codes.npz"
+    np.savez(path, codes=np.random.default_rng(0).normal(size=(40, 4)))
+    assert hf.parity(path, str(path)).verdicts == {"codes.npz (2)": "same to rounding"}
+
+
 def stored(
     folder: Path, name: str, module: nn.Module, pixels: torch.Tensor, ids: list[str], unit: bool = False
 ) -> Path:

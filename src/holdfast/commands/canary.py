@@ -22,12 +22,12 @@ from jaxtyping import Float
 from holdfast.commands.parity_trials import of_pixels, usual_resizings
 from holdfast.core.encoder import Domain, Encoder, Normalised
 from holdfast.core.errors import Conflict, HoldfastError, OutOfRange, UnknownName, warn
-from holdfast.core.files import write_whole
+from holdfast.core.files import EMBEDDING_FILES, write_whole
 from holdfast.core.geometry import Geometry
 from holdfast.core.images import Images
 from holdfast.core.options import CanaryOptions, takes
 from holdfast.core.run_settings import PRECISIONS, RunSettings
-from holdfast.data.codes.files import SUFFIXES, read_table
+from holdfast.data.codes.files import read_table
 from holdfast.encoders import by_name as encoders
 from holdfast.encoders.by_name import Options
 from holdfast.encoders.stored import without_store
@@ -306,7 +306,11 @@ def _check(
     canary = subject if isinstance(subject, Canary) else Canary.load(str(subject))
     precision = options["precision"]
     canary.tolerance(precision)  # an unknown one is refused before anything is computed
-    if isinstance(candidate, (str, Path)) and Path(candidate).suffix.lower() in SUFFIXES and ":" not in str(candidate):
+    if (
+        isinstance(candidate, (str, Path))
+        and str(candidate).lower().endswith(EMBEDDING_FILES)
+        and ":" not in str(candidate)
+    ):
         return canary.compare(_rows(canary, candidate), precision)
     if images is not None:
         canary = canary.with_pictures(_originals(canary, images))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from time import time
 
@@ -46,7 +47,7 @@ def clean(folder: StoredRun, *, yes: bool = False) -> tuple[Removable, ...]:
         )
         for kind, files in kinds.items()
     ]
-    for path in (Path(file) for each in removables for file in each.files if yes):
+    for path in chain(*kinds.values()) if yes else ():
         with explained(f"cannot delete {path}", "check its permissions", OSError):
             path.unlink(missing_ok=True)
         with suppress(OSError):  # not empty

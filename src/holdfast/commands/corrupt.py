@@ -77,12 +77,13 @@ def corrupt(
             raise HoldfastError(f"PNG files hold images of shape (1 or 3, height, width), but these have shape {shape}")
         chosen = select(named, Domain(shape), limit=options["limit"], seed=seed)
         loaded = subset_of(chosen, options["subset"], seed, lambda reference: select(reference, Domain(shape)))
-        file_names, count, size = file_names_of(loaded), len(loaded), run.settings.batch_size
-        batches = [range(start, min(start + size, count)) for start in range(0, count, size)]
+        file_names, rows, at_once = file_names_of(loaded), range(len(loaded)), run.settings.batch_size
+        batches = [rows[start : start + at_once] for start in rows[::at_once]]
         for path, each in zip(paths, transforms, strict=True):
             _check_same(store.folder / f"{path}.json", _contents(each, seed, loaded))
-            there, own = store.folder / path, {f"{name}.png" for name in file_names}
-            if others := set(find(there)) - own if there.is_dir() else None:  # they would count as some of its own
+            there = store.folder / path
+            others = set(find(there) if there.is_dir() else ()) - {f"{name}.png" for name in file_names}
+            if others:  # they would count as some of its own
                 raise HoldfastError(
                     f"{there} holds other images already ({min(others)}, {len(others)} in all); choose another --out, or "
                     "delete them"

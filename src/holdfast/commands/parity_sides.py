@@ -127,7 +127,7 @@ def side_of(named: NamedSide, reference: Side | None, settings: RunSettings, opt
     if isinstance(named, str) and re.fullmatch(r"(b?float|u?int|fp|bf)\d+", named):
         fix = "load a copy quantised otherwise as a candidate of its own, as in python:package.module:factory"
         raise UnknownName("precision", named, PRECISIONS, fix)
-    named = str(named) if isinstance(named, Path) else named
+    named = f"{SOURCE}:{named}" if isinstance(named, Path) else named
     if isinstance(named, str) and short_name(named)[1].startswith(f"{SOURCE}:"):
         options = Options()
     named = checked(named)

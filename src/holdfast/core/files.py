@@ -8,6 +8,9 @@ from hashlib import blake2b
 from pathlib import Path
 from secrets import token_hex
 
+EMBEDDING_FILES = (".npy", ".npz", ".parquet", ".lance", ".faiss", ".index")
+"""Endings of files of numbers, which are read as embeddings where an encoder is expected."""
+
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file in one step, so that a reader never sees half of it.

@@ -49,6 +49,8 @@ Subset = Annotated[
         None,
         INPUT,
         "SUBSET",
+        python="subset by labels of the images that ``limit`` leaves: ``long-tail:most=5000,least=50``, "
+        "``uniform:total=N``, ``classes:count=N`` or ``like:IMAGES``.",
     ),
 ]
 Arch = Annotated[
@@ -76,10 +78,21 @@ BatchSize = Annotated[int, Option("Process at most N images at a time.", 256, CO
 Budget = Annotated[
     float | None, Option("Start no new work after this many seconds (default: unlimited).", None, COMPUTE, "SECONDS")
 ]
-Processes = Annotated[Workers, Option("Use N worker processes, or GPUs with --device cuda.", "auto", COMPUTE, "N|auto")]
+Processes = Annotated[
+    Workers,
+    Option(
+        "Use N worker processes, or GPUs with --device cuda.",
+        "auto",
+        COMPUTE,
+        "N|auto",
+        python="number of worker processes, or GPUs with cuda; ``auto``: as many as speed the run up; None: this process.",
+    ),
+]
 
 # Advanced.
-Seed = Annotated[int, Option("Seed every random choice with N.", 0, ADVANCED, "N")]
+Seed = Annotated[
+    int, Option("Seed every random choice with N.", 0, ADVANCED, "N", python="seed of every random choice.")
+]
 Cluster = Annotated[
     str | None,
     Option(
@@ -230,7 +243,11 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "harden": {"budget": {"help": UNFINISHED}},
     "parity": {"workers": {"default": None}},
-    "train": {"budget": {"help": UNFINISHED}, "size": {"help": "Resize inputs to N × N pixels.", "least": 1}},
+    "train": {
+        "budget": {"help": UNFINISHED},
+        "limit": {"help": "Use at most N images, sampled with the recipe's seed (default: all)."},
+        "size": {"help": "Resize inputs to N × N pixels.", "least": 1},
+    },
 }
 """Defaults and help texts that differ for one command, by command and option."""
 

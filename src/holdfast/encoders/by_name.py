@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, get_args, get_or
 
 from holdfast.core import discovery
 from holdfast.core.errors import HoldfastError, check_known, check_whole, explained
+from holdfast.core.files import EMBEDDING_FILES
 from holdfast.core.settings import convert, fields_of, types_of
 
 if TYPE_CHECKING:  # references are read without loading torch
@@ -48,10 +49,13 @@ def named(reference: str) -> tuple[str, str]:
         (('mine', 'timm:resnet50'), ('', 'timm:resnet50?seed=1'))
         >>> named("?stored=binary"), named("codes.npy?stored=binary")
         (('', '?stored=binary'), ('', 'embeddings:codes.npy?stored=binary'))
+        >>> named("data/day=1/codes.npy")
+        ('', 'embeddings:data/day=1/codes.npy')
     """
     head, colon, rest = reference.partition(":")
     name, equals, source = head.partition("=")
-    if not equals or "?" in name:  # the setting of a reference without a source
+    in_folder = "/" in name and ":" not in reference.partition("?")[0]
+    if not equals or "?" in name or in_folder:  # the = is in a setting, or in the path of a file
         return "", _with_source(reference)
     if not name.strip() or "," in name:
         raise HoldfastError(f"a short name stands before =, without commas, as in a=timm:resnet50; got {reference!r}")
@@ -61,9 +65,7 @@ def named(reference: str) -> tuple[str, str]:
 def _with_source(reference: str) -> str:
     if ":" in (file := reference.partition("?")[0]):
         return reference
-    from holdfast.data.codes.files import SUFFIXES  # loaded here, because it needs torch
-
-    return f"embeddings:{reference}" if file.lower().endswith(SUFFIXES) else reference
+    return f"embeddings:{reference}" if file.lower().endswith(EMBEDDING_FILES) else reference
 
 
 def stamp(reference: str, options: Options) -> str:

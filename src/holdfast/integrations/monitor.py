@@ -109,10 +109,10 @@ class Monitor:
         self.images = select(pictures, self.domain, limit=limit, seed=seed)
         self.bank = None if others is None else apart(select(others, self.domain), self.images)
         self.mean, self.std, self.seed = mean, std, seed
-        names = tuple(names_of(only, "only")) or (*ONLY, *([WITH_BANK] if self.bank else ()))
+        names = tuple(names_of(only, "only")) or (*ONLY, *([WITH_BANK] if bank is not None else ()))
         small, given = {name: values for name, values in SMALL.items() if name in names}, settings or {}
         chosen = {name: {**small.get(name, {}), **given.get(name, {})} for name in {**small, **given}}
-        self.plan = planned(Request.of(only=names, settings=chosen, bank="at hand" if self.bank else None))
+        self.plan = planned(Request.of(only=names, settings=chosen, bank=None if bank is None else "at hand"))
         self.every, self.share = every, share
         self._near: Near | None = None
         self._began = monotonic()

@@ -252,17 +252,21 @@ def estimate_of(
         claim: Bound type of the value.
         more: Other fields of the estimate.
     """
-    facts: dict[str, Any] = {
-        "quantity": quantity,
-        "n": n,
-        "method": method,
-        "unit": unit,
-        "claim": claim,
-        "of": of,
-        "better": better,
-    }
     value, low, high = number
-    return Estimate(**facts, **more, conditions=conditions or {}, value=value, low=low, high=high)
+    return Estimate(
+        quantity=quantity,
+        conditions=conditions or {},
+        value=value,
+        low=low,
+        high=high,
+        n=n,
+        method=method,
+        unit=unit,
+        claim=claim,
+        of=of,
+        better=better,
+        **more,
+    )
 
 
 def findings_of(
@@ -335,15 +339,14 @@ def named(findings: Findings, words: Pairs, aims: Pairs) -> Findings:
     """
     if not words and not aims:
         return findings
-    known, goals = dict(words), dict(aims)
+    known, goals, estimates = dict(words), dict(aims), list[Estimate]()
+    for each in findings.estimates:
+        aim = goals.get(each.conditions.get("attack", "").partition(" at ")[2])
+        estimates.append(_called(each.model_copy(update={"aim": aim}) if aim else each, known))
     return findings.model_copy(
         update={
             "series": tuple(_called(series, known) for series in findings.series),
-            "estimates": tuple(
-                each.model_copy(update={"aim": aim}) if aim else each
-                for each in (_called(estimate, known) for estimate in findings.estimates)
-                for aim in [goals.get(each.conditions.get("attack", "").partition(" at ")[2])]
-            ),
+            "estimates": tuple(estimates),
             "curves": tuple(_called(curve, known) for curve in findings.curves),
         }
     )

@@ -154,10 +154,14 @@ def divergences() -> dict[str, type[Divergence]]:
 def check_euclidean(divergence: Divergence) -> None:
     """Raise unless drift can measure by ``divergence``."""
     if divergence.name not in divergences():
-        raise HoldfastError(
-            f"drift measures by Euclidean distances that know nothing of either set, which {divergence} does not give; use "
-            f"one of {', '.join(divergences())}"
-        )
+        raise _not_euclidean(divergence)
+
+
+def _not_euclidean(divergence: Divergence) -> HoldfastError:
+    return HoldfastError(
+        f"drift measures by Euclidean distances that know nothing of either set, which {divergence} does not give; use "
+        f"one of {', '.join(divergences())}"
+    )
 
 
 def placed(codes: Codes, divergence: Divergence) -> Codes:
@@ -168,7 +172,8 @@ def placed(codes: Codes, divergence: Divergence) -> Codes:
     """
     check_euclidean(divergence)
     points = divergence.embed(codes.double())
-    assert points is not None
+    if points is None:  # as with tokens:divergence=l2
+        raise _not_euclidean(divergence)
     if (codes.isfinite().all(1) & ~points.isfinite().all(1)).any():
         raise HoldfastError(f"an embedding is zero, which {divergence} gives no direction; use l2")
     return points

@@ -266,6 +266,7 @@ def test_no_suite_asks_for_it() -> None:
         (BEFORE, {}, "the same 80 images"),
         (AFTER, {"divergence": "l1"}, "use one of l2, cosine, unit_l2, rank, wasserstein"),
         (AFTER, {"divergence": "whitened"}, "use one of l2, cosine, unit_l2, rank, wasserstein"),
+        (AFTER, {"divergence": "tokens:divergence=l2"}, "use one of l2, cosine, unit_l2, rank, wasserstein"),
         (
             AFTER,
             {"divergence": "nope"},

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from holdfast.core.checks import as_tensor
 from holdfast.core.errors import Described, HoldfastError, OutOfRange, check_known, existing, explained
+from holdfast.core.files import EMBEDDING_FILES
 from holdfast.data import parquet
 from holdfast.data.arrays import archive, as_rows, mapped, member, unnamed
 from holdfast.data.codes import faiss_files
@@ -31,7 +32,6 @@ CODES = ("codes", "embeddings", "embedding", "features", "vector", "x", "arr_0")
 USUAL = {"ids": ("ids", "id"), "labels": ("labels", "label"), "groups": ("groups", "group")}
 """The names under which what belongs to the rows is looked for."""
 LANCE = ".lance"
-SUFFIXES = (".npy", ".npz", ".parquet", LANCE, *faiss_files.SUFFIXES)
 
 
 @final
@@ -89,8 +89,8 @@ def read_table(codes: Any, column: str | None = None, what: str = "codes", integ
     path = Path(codes).expanduser()
     suffix = path.suffix.lower()
     path = path if suffix == LANCE and path.is_dir() else existing(str(codes))
-    if suffix not in SUFFIXES:
-        raise HoldfastError(f"a file of {what} ends in {', '.join(SUFFIXES)}, got {str(codes)!r}")
+    if suffix not in EMBEDDING_FILES:
+        raise HoldfastError(f"a file of {what} ends in {', '.join(EMBEDDING_FILES)}, got {str(codes)!r}")
     readers = {".npy": _npy, ".npz": _npz, ".parquet": _parquet, LANCE: _lance}
     table = readers.get(suffix, _faiss)(path, column)
     kind = str(table.codes.dtype)[len("torch.") :]
