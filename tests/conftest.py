@@ -32,6 +32,13 @@ def device(request: pytest.FixtureRequest) -> str:
     return str(request.config.getoption("--device"))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if (
+        config.getoption("markexpr") == "slow"
+    ):  # fast tests check the same functions, and checks are a fifth of the time
+        jaxtyping.config.update("jaxtyping_disable", True)
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()  # what importing and collecting made stays: looking through it again took a tenth of the time
 
@@ -39,9 +46,10 @@ def pytest_collection_finish() -> None:
 @pytest.fixture
 def unchecked() -> Iterator[None]:
     """No types are checked, as where users call: for what the library itself says of values of other types."""
+    before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture(autouse=True)

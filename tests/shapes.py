@@ -37,8 +37,10 @@ def checked_once(function: Any = None, *, typechecker: Callable[[Any], Any]) -> 
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         nonlocal checked
+        if jaxtyping.config.jaxtyping_disable:
+            return function(*args, **kwargs)
         call = (code, *map(_kind, args), *kwargs, *map(_kind, kwargs.values()))
-        if call in _checked or jaxtyping.config.jaxtyping_disable:
+        if call in _checked:
             return function(*args, **kwargs)
         # Made late: functions inside functions are new at each call, and making a check takes long.
         checked = checked or _jaxtyped(function, typechecker=typechecker)
