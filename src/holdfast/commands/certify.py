@@ -249,17 +249,16 @@ def certify(
     out = options["out"]
     if (chosen := ball_of(eps, ball)) is None:
         raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
-    smoothing = certificates = None
     by_copies = isinstance(method, str) and method.partition(":")[0] == SMOOTHING
     check_queries(export, chosen, by_copies, out)
     check_proofs(proofs, chosen, by_copies, out)
     if by_copies:
         for name, value in (("limit", limit), ("negatives", negatives), ("batch_size", options["batch_size"])):
             check_whole(value, name)
-        smoothing = read_smoothing(str(method), chosen, limit, negatives)
+        asked: SmoothedRetrieval | Certificates = read_smoothing(str(method), chosen, limit, negatives)
         options["batch_size"] *= COPIES
     else:
-        certificates = Certificates.of(chosen, limit, negatives, method, attack, neurons, arithmetic)
+        asked = Certificates.of(chosen, limit, negatives, method, attack, neurons, arithmetic)
     if (export is not None or proofs) and executes(arithmetic, RunSettings(precision=options["precision"]).dtype):
         raise HoldfastError(
             "queries and proofs are of real arithmetic, and these certificates of the encoder as executed; leave out "
@@ -267,15 +266,14 @@ def certify(
         )
     with Run.open("certify", options) as run:
         loaded = run.encoder(encoder)
-        if certificates:
+        if not by_copies:
             check_few_neurons(loaded, neurons)
         population = run.population(loaded, images)
         chosen.check(loaded.domain)
-        if smoothing:
-            record = _smoothed(smoothing, population, run)
+        if isinstance(asked, Certificates):
+            record = _bounded(asked, population, run, export is not None, proofs)
         else:
-            assert certificates is not None
-            record = _bounded(certificates, population, run, export is not None, proofs)
+            record = _smoothed(asked, population, run)
         run.warn_of(record.missing)
     if record.contradictions:
         warn("attacks succeed inside certified balls: trust no certificate of this encoder, and report this", 3)

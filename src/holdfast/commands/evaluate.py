@@ -89,11 +89,7 @@ def evaluate(
         HoldfastError: something that was named does not exist or does not fit.
     """
     check_cluster("evaluate", options["cluster"], options["out"])
-    tables = settings.items() if isinstance(settings, Mapping) else ()
-    for name, values in (("settings", {} if settings is None else settings), *tables):
-        if not isinstance(values, Mapping):
-            form = '{"breakaway": {"samples": 500}}'
-            raise HoldfastError(f"settings have the form {form}, got {values!r} for {name}")
+    _check_tables(settings)
     trackers = names_of(log, "log")
     for tracker in trackers:
         tracker_of(tracker)  # a missing one is said before the work begins
@@ -122,18 +118,29 @@ def evaluate(
 
     several = isinstance(images, (list, tuple))
     run = each_data_set(measured, listed(images), asked) if several else measured(cast(NamedImages | None, images))
-    cells, partial = len(run.results) + len(run.failures), len(run.partial)
-    sentences = []
+    for sentence in _gaps(run):
+        warnings.warn(sentence, MissingResultsWarning, stacklevel=3)
+    return run
+
+
+def _check_tables(settings: object) -> None:
+    """Raise unless ``settings`` are tables of settings by the name of their evaluation."""
+    tables = settings.items() if isinstance(settings, Mapping) else ()
+    for name, values in (("settings", {} if settings is None else settings), *tables):
+        if not isinstance(values, Mapping):
+            form = '{"breakaway": {"samples": 500}}'
+            raise HoldfastError(f"settings have the form {form}, got {values!r} for {name}")
+
+
+def _gaps(run: EvaluatedRun) -> Iterator[str]:
+    cells = len(run.results) + len(run.failures)
     if run.failures:
         first = run.failures[0]
         missing = f"{len(run.failures)} of {cells} cells have no result, see run.failures; the first"
-        sentences.append(f"{missing}: {first.evaluation} of {first.encoder}: {first.reason}")
-    if partial:
+        yield f"{missing}: {first.evaluation} of {first.encoder}: {first.reason}"
+    if run.partial:
         why = "because the run ended before; the same call with out= goes on"
-        sentences.append(f"{partial} of {cells} cells are of fewer samples than planned, {why}")
-    for sentence in sentences:
-        warnings.warn(sentence, MissingResultsWarning, stacklevel=3)
-    return run
+        yield f"{len(run.partial)} of {cells} cells are of fewer samples than planned, {why}"
 
 
 def _measured(

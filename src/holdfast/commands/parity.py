@@ -374,17 +374,19 @@ def parity(
         results, failures = _compared(conclusion, first, others, radii)
         page = write(results, failures, run.store.folder)["report.html"] if run.kept else None
     answer = Parity(tuple(results), tuple(failures), page)
-    partial = [result.encoder.name for result in answer.results if result.planned is not None]
-    sentence = ""
-    if failures:
-        sentence = f"{len(failures)} candidates have no result; the first: {failures[0].encoder}: {failures[0].reason}"
-    elif partial:
-        sentence = (
-            f"{', '.join(partial)}: the budget ended before all images were encoded; the same call with out= goes on"
-        )
-    if sentence:
+    if sentence := _missing(answer):
         warnings.warn(sentence, MissingResultsWarning, stacklevel=3)
     return answer
+
+
+def _missing(answer: Parity) -> str:
+    partial = [result.encoder.name for result in answer.results if result.planned is not None]
+    if answer.failures:
+        first = answer.failures[0]
+        return f"{len(answer.failures)} candidates have no result; the first: {first.encoder}: {first.reason}"
+    if partial:
+        return f"{', '.join(partial)}: the budget ended before all images were encoded; the same call with out= goes on"
+    return ""
 
 
 def _compared(

@@ -82,14 +82,7 @@ def recheck(
             "leave them out"
         )
     folder = Path(folder)
-    stored = _content(folder, "certify.json")
-    with _sound(folder / "certify.json"):
-        record = CertificateRecord.model_validate_json(stored)
-    stored = _content(folder, INDEX)
-    with _sound(folder / INDEX):  # an entry for each image, and the checksum of the network where one has a proof
-        index = json.loads(stored)
-        if "network" not in index and any(entry.get("file") for entry in index["images"].values()):
-            raise ValueError("a proof of no network")
+    record, index = _stored(folder)
     ball = Ball.read(record.settings["ball"])
     if not isinstance(ball, Linf):
         raise HoldfastError(f"{folder} has certificates in {ball}, and proofs are of linf balls alone")
@@ -114,6 +107,19 @@ def recheck(
             2,
         )
     return results
+
+
+def _stored(folder: Path) -> tuple[CertificateRecord, Any]:
+    """Return the record, and the entry of each image with the checksum of the network where one has a proof."""
+    content = _content(folder, "certify.json")
+    with _sound(folder / "certify.json"):
+        record = CertificateRecord.model_validate_json(content)
+    content = _content(folder, INDEX)
+    with _sound(folder / INDEX):
+        index = json.loads(content)
+        if "network" not in index and any(entry.get("file") for entry in index["images"].values()):
+            raise ValueError("a proof of no network")
+    return record, index
 
 
 def _content(folder: Path, name: str) -> bytes:
