@@ -18,6 +18,8 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+# One test runs on each core already: workers that commands start by themselves would share it. Some tests ask for workers.
+os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")
 # The same examples every time, and no limit on one example's time: shared machines stall.
 hypothesis.settings.register_profile("holdfast", derandomize=True, deadline=None, max_examples=50)
 hypothesis.settings.load_profile("holdfast")
