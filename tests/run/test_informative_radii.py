@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import holdfast as hf
@@ -121,10 +122,39 @@ def test_radii_that_somebody_names_and_those_of_protocols_stay() -> None:
 
 
 def test_evaluations_that_search_radii_are_no_reason_to_choose_some() -> None:
-    cheap = {"attack-radius": {"samples": 2, "events": ["retrieval"], "attack": "u-fgsm", "fixed": ["u-fgsm"]}}
+    cheap = {"attack-radius": {"samples": 2, "events": ["retrieval"], "attack": "u-fgsm"}}
     run = hf.evaluate(sharp("a", 20.0), pictures(8), only="attack-radius", settings=cheap, progress=False)
     assert "radii" not in run.results[0].provenance
-    assert run.results[0].settings["balls"] == ["linf:0.05", "linf:0.1"]
+    assert run.results[0].settings["balls"] == []
+
+
+@pytest.mark.parametrize("budget", [None, 600.0])
+def test_images_searched_for_the_choice_are_not_searched_again(budget: float | None, tmp_path: Path) -> None:
+    """And without a budget, what breakaway attacks counts in the attack radius, so that it is attacked once."""
+    settings = {
+        "attack-radius": {"samples": 40, "events": ["retrieval"], "attack": "u-fgsm"},
+        "breakaway": {"samples": 40, "attacks": ["u-fgsm"], "pairwise": "u-fgsm", "divergences": ["l2"]},
+    }
+    asked: dict[str, Any] = {"settings": settings, "progress": False, "workers": 1, "budget": budget, "out": tmp_path}
+    run = hf.evaluate(sharp("a", 20.0), pictures(50), only=("attack-radius", "breakaway"), **asked)
+    assert not run.failures, run.failures
+    radius, breakaway = run.results
+    balls = breakaway.settings["balls"]
+    assert radius.settings["balls"] == ([] if budget else balls)
+    assert balls != ["linf:0.05", "linf:0.1"]
+    rows = {
+        kind: [
+            sum(observed_rows(shard) for shard in folder.iterdir())
+            for folder in (tmp_path / "shards").glob(f"{kind}-*")
+        ]
+        for kind in ("radii", "untargeted", "pairwise")
+    }
+    assert rows == {"radii": [40], "untargeted": [40] * len(balls), "pairwise": [40] * len(balls)}
+
+
+def observed_rows(shard: Path) -> int:
+    """The number of rows that a file of a run holds."""
+    return min(len(values) for values in load_file(shard).values())
 
 
 def test_a_default_far_beyond_the_median_does_not_stay_where_a_few_images_are_far_from_all_others() -> None:

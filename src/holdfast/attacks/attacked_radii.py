@@ -11,14 +11,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from holdfast.attacks.attacked_codes import UNDEFINED, Pairwise, Targeted, Untargeted, differentiable, facing_neighbours
+from holdfast.attacks.attacked_codes import UNDEFINED, differentiable, facing_neighbours
 from holdfast.attacks.base import Attack
 from holdfast.attacks.objectives.simple import Misretrieval, margin
 from holdfast.attacks.pair_attacks import EachOfTwo, codes_of_both, pair_encoder, side_by_side
-from holdfast.attacks.radius_search import Goal, Nearest, fixed_forwards, nearest_found, search_forwards
+from holdfast.attacks.radius_search import Goal, Nearest, nearest_events, search_forwards
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
-from holdfast.core.encoder import Codes, Pixels
+from holdfast.core.encoder import Codes
 from holdfast.core.points.counting import closer_counts, crossings, nearest_rows
 from holdfast.core.records import Estimate, Findings
 from holdfast.core.run_settings import Observed
@@ -109,22 +109,6 @@ class Searched:
 
 
 @dataclass(frozen=True)
-class Threat:
-    """Objective of the attacker, and fixed-radius attacks that a search must not fall behind."""
-
-    divergence: Divergence
-    """Distance between embeddings."""
-    rivals: int
-    """Nearest other images that a retrieval attack aims at; 1 or more."""
-    fixed: tuple[Attack, ...]
-    """Untargeted or targeted attacks at fixed radii."""
-    pairwise: Attack
-    """Attack on the event itself at fixed radii."""
-    samples: int
-    """Images of the evaluation."""
-
-
-@dataclass(frozen=True)
 class Search:
     """An event to search for around images, or around pairs of images side by side."""
 
@@ -132,8 +116,6 @@ class Search:
     """Images, objective and event."""
     defined: Bool[Tensor, "b"]
     """Mask of images for which the event is defined, shape (b,)."""
-    fixed: Callable[[Ball, Sequence[int]], list[Pixels]]
-    """Attack at a fixed radius: takes a ball and positions, returns one tensor of images per attack."""
     pairs: bool = False
     """True if each input is a pair of images."""
 
@@ -142,69 +124,62 @@ class Search:
         return EachOfTwo(ball.radius, type(ball)) if self.pairs else ball
 
 
-def retrieval(population: Population, rows: Sequence[int], threat: Threat) -> Search:
+def retrieval(population: Population, rows: Sequence[int], divergence: Divergence, rivals: int) -> Search:
     """Event: another image is closer to the attacked embedding than its own original.
 
     Other images are those of the reference set if there is one.
 
     Args:
-        threat: Objective of the attacker and its attacks at fixed radii.
+        divergence: Distance between embeddings.
+        rivals: Nearest other images that the attack aims at; 1 or more.
     """
     if not population.bank_images:
         _ = population.partners  # which says that one image alone has no other
-    searched, climbed = Searched(population), population.fitted(differentiable(threat.divergence))
-    context = facing_neighbours(population, rows, climbed, threat.rivals)
+    searched, climbed = Searched(population), population.fitted(differentiable(divergence))
+    context = facing_neighbours(population, rows, climbed, rivals)
 
     def count(codes: Codes) -> Float[Tensor, "b"]:
-        return searched.closer(rows, threat.divergence, codes)[0]
-
-    def fixed(ball: Ball, positions: Sequence[int]) -> list[Pixels]:
-        chosen = [rows[position] for position in positions]
-        away = Untargeted(ball, threat.fixed, threat.divergence, threat.samples)
-        aimed = Pairwise(ball, threat.pairwise, threat.divergence, threat.rivals, threat.samples)
-        return [*away.pixels(population, chosen), aimed.at_retrieval(population, chosen)]
+        return searched.closer(rows, divergence, codes)[0]
 
     goal = Goal(context.encoder, context.pixels, Misretrieval(climbed)(context), lambda codes: count(codes) > 0)
-    return Search(goal, ~count(population.codes[list(rows)]).isnan(), fixed)
+    return Search(goal, ~count(population.codes[list(rows)]).isnan())
 
 
-def impersonation(population: Population, rows: Sequence[int], threat: Threat) -> Search:
+def impersonation(population: Population, rows: Sequence[int], divergence: Divergence, rivals: int) -> Search:
     """Event: the attacked image matches its partner, a random other image.
 
     No clean image outside the partner's group is closer to the attacked embedding than the partner is.
 
     Args:
-        threat: Objective of the attacker and its attacks at fixed radii.
+        divergence: Distance between embeddings.
+        rivals: Nearest other images that the attack takes into account; 1 or more.
     """
-    divergence, climbed = population.fitted(threat.divergence), population.fitted(differentiable(threat.divergence))
+    divergence, climbed = population.fitted(divergence), population.fitted(differentiable(divergence))
     partners, clean = population.partners[list(rows)].tolist(), population.codes
-    near = population.nearest(climbed, clean[partners], partners, threat.rivals, population)
+    near = population.nearest(climbed, clean[partners], partners, rivals, population)
     # Those that may stand between: the image itself and the partner's own neighbours.
-    rivals = torch.cat([clean[list(rows)][:, None], clean[near]], 1)
-    targets, places = clean[partners][:, None].expand_as(rivals), torch.as_tensor(partners, device=clean.device)
+    between = torch.cat([clean[list(rows)][:, None], clean[near]], 1)
+    targets, places = clean[partners][:, None].expand_as(between), torch.as_tensor(partners, device=clean.device)
     context, kin = population.context(rows), population.kin(partners, population)
 
     def objective(codes: Codes) -> Float[Tensor, "b"]:
-        return margin(climbed, codes[:, None], rivals, targets).amin(1)
+        return margin(climbed, codes[:, None], between, targets).amin(1)
 
     def event(codes: Codes) -> Bool[Tensor, "b"]:
         known = divergence(codes.double(), clean[partners].double()).isfinite()
         return (closer_counts(divergence, codes, places, clean, kin) == 0) & known
 
-    def fixed(ball: Ball, positions: Sequence[int]) -> list[Pixels]:
-        ahead = Targeted(ball, threat.fixed, threat.divergence, threat.samples)
-        return ahead.pixels(population, *_both(population, rows, positions))
-
-    return Search(Goal(context.encoder, context.pixels, objective, event), _apart(population, rows, divergence), fixed)
+    return Search(Goal(context.encoder, context.pixels, objective, event), _apart(population, rows, divergence))
 
 
-def overlap(population: Population, rows: Sequence[int], threat: Threat) -> Search:
+def overlap(population: Population, rows: Sequence[int], divergence: Divergence, rivals: int) -> Search:
     """Event: the partner's attacked embedding is closer to the image than its own.
 
     Args:
-        threat: Objective of the attacker and its attacks at fixed radii.
+        divergence: Distance between embeddings.
+        rivals: Nearest other images that the attack takes into account; 1 or more.
     """
-    divergence, climbed = population.fitted(threat.divergence), population.fitted(differentiable(threat.divergence))
+    divergence, climbed = population.fitted(divergence), population.fitted(differentiable(divergence))
     first, context = population.codes[list(rows)], population.context(rows)
     pixels = side_by_side(context.pixels, population.pixels(population.partners[list(rows)].tolist()))
 
@@ -216,28 +191,15 @@ def overlap(population: Population, rows: Sequence[int], threat: Threat) -> Sear
         ahead, back = (code.double() for code in codes_of_both(codes))
         return divergence(back, first.double()) < divergence(ahead, first.double())
 
-    def fixed(ball: Ball, positions: Sequence[int]) -> list[Pixels]:
-        assert isinstance(ball, EachOfTwo), "two images move within a ball each"
-        toward = Targeted(ball.alone, threat.fixed, threat.divergence, threat.samples)
-        here, there = _both(population, rows, positions)
-        ends = zip(toward.pixels(population, here, there), toward.pixels(population, there, here), strict=True)
-        return [side_by_side(ahead, back) for ahead, back in ends]
-
     goal = Goal(pair_encoder(context.encoder), pixels, objective, event)
-    return Search(goal, _apart(population, rows, divergence), fixed, pairs=True)
+    return Search(goal, _apart(population, rows, divergence), pairs=True)
 
 
-EVENTS: Mapping[str, Callable[[Population, Sequence[int], Threat], Search]] = {
+EVENTS: Mapping[str, Callable[[Population, Sequence[int], Divergence, int], Search]] = {
     "retrieval": retrieval,
     "impersonation": impersonation,
     "overlap": overlap,
 }
-
-
-def _both(population: Population, rows: Sequence[int], positions: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return the rows at ``positions`` and those of their partners."""
-    chosen = [rows[position] for position in positions]
-    return chosen, population.partners[chosen].tolist()
 
 
 def _apart(population: Population, rows: Sequence[int], divergence: Divergence) -> Bool[Tensor, "b"]:
@@ -315,24 +277,17 @@ class Radii(Observation):
     """Distance between embeddings."""
     rivals: int
     """Nearest other images that a retrieval attack aims at; 1 or more."""
-    balls: tuple[Ball, ...]
-    """Balls of fixed radius in which ``fixed`` and ``pairwise`` are run as well."""
-    fixed: tuple[Attack, ...]
-    """Untargeted or targeted attacks at the fixed radii."""
-    pairwise: Attack
-    """Attack on the event itself at the fixed radii."""
     samples: int
     """Images to attack, chosen at random; 1 or more."""
     name = "radii"
-    version = 1
+    version = 2
     uses_bank = True
     uses_groups = True
 
     def forward_passes(self, population: Population) -> int:
         # Half of the images are those of pairs; of these, two collide.
         share = {"retrieval": 1.0, "impersonation": 0.5, "overlap": 1.0}[self.event]
-        fixed = (*self.fixed, self.pairwise) if self.event == "retrieval" else self.fixed
-        return round(share * (search_forwards(self.attack) + fixed_forwards(self.widest, self.balls, fixed)))
+        return round(share * search_forwards(self.attack))
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         radii = torch.full((len(rows),), torch.nan, dtype=torch.float64, device=population.codes.device)
@@ -348,11 +303,9 @@ class Radii(Observation):
 
     def search(self, population: Population, rows: Sequence[int]) -> Search:
         """Set up the search around the images at ``rows``."""
-        threat = Threat(self.divergence, self.rivals, self.fixed, self.pairwise, self.samples)
-        return EVENTS[self.event](population, rows, threat)
+        return EVENTS[self.event](population, rows, self.divergence, self.rivals)
 
     def nearest(self, population: Population, rows: Sequence[int], search: Search) -> Nearest:
         """Search for the nearest images that show the event."""
         noise = population.run.noise([population.images.ids[row] for row in rows]).fork("radius", self.event)
-        balls = [search.ball(ball) for ball in self.balls if ball.name == self.widest.name]
-        return nearest_found(search.goal, self.attack, search.ball(self.widest), noise, balls, search.fixed)
+        return nearest_events(search.goal, self.attack, search.ball(self.widest), noise)

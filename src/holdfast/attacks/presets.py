@@ -112,8 +112,8 @@ PRESETS: dict[str, Preset] = {
 
 
 def attacks_in_balls(kind: type[Evaluation]) -> bool:
-    """Return whether the ``balls`` of ``kind`` are those of attacks, which eps and ball set."""
-    return "balls" in fields_of(kind) and bool(attack_fields(kind))
+    """Return whether the ``balls`` of ``kind`` are those of attacks, which eps and ball set; none by default are not."""
+    return "balls" in fields_of(kind) and bool(fields_of(kind)["balls"].default) and bool(attack_fields(kind))
 
 
 def attack_fields(kind: type[Evaluation]) -> list[str]:

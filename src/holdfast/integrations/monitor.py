@@ -40,8 +40,6 @@ SMALL: dict[str, dict[str, Any]] = {
         "samples": 64,
         "attack": "adaptive:restarts=1,steps=5",
         "events": ["retrieval"],
-        "balls": ["linf:0.05"],
-        "fixed": ["u-pgd"],
     },
     "probe-accuracy": {"probes": ["knn"]},
 }

@@ -27,7 +27,7 @@ from holdfast.run.engines.base import Engine, Output, Unit
 from holdfast.run.engines.ranks import Ranks
 from holdfast.run.forecast import Deadline, Forecast
 from holdfast.run.progress import Display
-from holdfast.run.shards import CleanCodes, Turns, clean_codes, compute
+from holdfast.run.shards import CleanCodes, Turns, clean_codes, compute, stored_prefix
 
 
 @final
@@ -120,18 +120,21 @@ class Computing:
         self.compute(CleanCodes(), population, doing)
         return clean_codes(population, self.store)
 
-    def compute(self, observation: Observation, population: Population, doing: str) -> None:
-        """Compute what the store does not hold of ``observation``.
+    def compute(self, observation: Observation, population: Population, doing: str, first: int | None = None) -> None:
+        """Compute what the store does not hold of ``observation``, or of its ``first`` rows in random order.
 
         Raises:
             BudgetSpentError: there is no time for all of it.
             Exception: what went wrong with a part of it.
         """
-        done = self.shards(population, {observation: doing})
+        done = self.shards(population, {observation: doing}, None if first is None else {observation: first})
         for part in parts(observation):  # the rest of it is not asked for again
             self.forecast.drop((population.encoder.name, part))
         for error in done.failed.values():
             raise error
+        if first is not None and done.missing_rows:
+            wanted = min(first, len(observation.rows(population)))
+            done.missing_rows = max(0, wanted - len(stored_prefix(observation, population, self.store)))
         if done.missing_rows:
             raise self.spent()
 

@@ -21,6 +21,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from holdfast.attacks.evaluations.attack_radius import AttackRadius
+from holdfast.attacks.evaluations.breakaway import Breakaway
 from holdfast.bounds.network.size import nonlinear_entries
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, warn
@@ -200,6 +202,12 @@ def set_encoders(request: Request, evaluations: Sequence[Evaluation], encoders: 
             "second one, or add --baselines random"
         )
     return [evaluation.among(encoders) for evaluation in evaluations if evaluation.name not in lonely]
+
+
+def sharing_attacks(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+    """Return ``evaluations``, with the attacks of breakaway in the attack radius: of the same images, they are made once."""
+    breakaway = next((each for each in evaluations if isinstance(each, Breakaway)), None)
+    return [each.beside(breakaway) if breakaway and isinstance(each, AttackRadius) else each for each in evaluations]
 
 
 def plan_for_large_encoders(request: Request, encoders: Sequence[Encoder]) -> list[Evaluation]:

@@ -1,8 +1,8 @@
 """Radii at which the encoders of a run differ, chosen before anything else if no radius was asked for.
 
 At too large a radius every encoder loses all images, at too small a radius none: neither separates the encoders. So the run
-first searches, on a few images of each encoder, the smallest perturbation after which an image matches another image. It
-then takes radii at which the strongest encoder, with the largest median, loses some images and keeps others. Evaluations
+first searches the attack radius of a few images of each encoder, which ``attack-radius`` does not search again. It then
+takes radii at which the strongest encoder, with the largest median, loses some images and keeps others. Evaluations
 keep their own radii if those do so already.
 
 Attacks on probes succeed at other radii than attacks on the nearest neighbour: a reference set of other scenes is far away,
@@ -18,8 +18,9 @@ continues with it.
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor, isnan
 from typing import Any, final
 
@@ -27,6 +28,7 @@ import numpy as np
 
 from holdfast.attacks.attacked_radii import Radii
 from holdfast.attacks.black_box import SquareAttack
+from holdfast.attacks.evaluations.attack_radius import AttackRadius
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.presets import attacks_in_balls
 from holdfast.core.balls import Ball, Linf
@@ -46,8 +48,9 @@ from holdfast.report import text
 from holdfast.run.catalog import HEAVY
 from holdfast.run.computing import Computing, learn_all
 from holdfast.run.inputs import Inputs
-from holdfast.run.request import Request
-from holdfast.run.shards import read_observed
+from holdfast.run.plan import plan_for_large_encoders
+from holdfast.run.request import Request, planned
+from holdfast.run.shards import in_random_order, read_observed
 
 log = logging.getLogger("holdfast")
 LEAST, MOST = 0.2, 0.8
@@ -137,14 +140,15 @@ def _radii_by_name(
     encoders = [each for each in inputs.encoders if not is_baseline(each)] or inputs.encoders
     few = FEW if work.deadline.budget is None else FEWEST
     count = few if max(map(operations, encoders)) >= HEAVY else IMAGES
+    nearest = _attack_radius(request, inputs.encoders, count)
     radii = {}
     for encoder in encoders:
         for probe in probes or [None]:
             try:
-                search: Radii | ProbeRadii = Radii("retrieval", WIDEST, attack, L2Distance(), 10, (), (), attack, count)
+                search: Radii | ProbeRadii = nearest
                 if probe is not None:
                     search = ProbeRadii(probe, WIDEST, attack, (), (), L2Distance(), count)
-                values = _radii(encoder, search, inputs, run, work)
+                values = _radii(encoder, search, count, inputs, run, work)
             except (StoreError, BudgetSpentError):  # radii without this encoder would be others
                 raise
             except Exception:  # its examination says what is wrong with it
@@ -154,10 +158,25 @@ def _radii_by_name(
     return radii
 
 
+def _attack_radius(request: Request, encoders: Sequence[Encoder], count: int) -> Radii:
+    """Return the search of ``attack-radius`` as this run makes it, or would, but over ``count`` images at least."""
+    alone = request.model_copy(update={"only": (AttackRadius.name,)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warned when it was planned first
+        (asked,) = plan_for_large_encoders(alone, encoders) or planned(alone)
+    assert isinstance(asked, AttackRadius)
+    search = asked.radii("retrieval")
+    widest = search.widest if isinstance(search.widest, Linf) else WIDEST
+    return replace(search, widest=widest, samples=max(count, search.samples))
+
+
 def _radii(
-    encoder: Encoder, search: Radii | ProbeRadii, inputs: Inputs, run: RunSettings, work: Computing
+    encoder: Encoder, search: Radii | ProbeRadii, count: int, inputs: Inputs, run: RunSettings, work: Computing
 ) -> list[float]:
-    """Return the radii at which images are lost; a probe loses only those that it classifies correctly when clean."""
+    """Return the radii at which the first ``count`` images in random order are lost.
+
+    A probe loses only those that it classifies correctly when clean.
+    """
     images, bank, others = inputs.images(encoder), inputs.bank(encoder), None
     if bank is not None:
         others = Population(encoder, bank, run)
@@ -167,8 +186,9 @@ def _radii(
     learned: dict[Fit[Any], Observed | Exception] = {}
     learn_all(work, population, search.fits(), learned)
     population = Population(encoder, images, run, codes, learned, others)
-    work.compute(search, population, "radii to measure at")
-    radii = read_observed(search, population, search.rows(population), work.store)["radius"].tolist()
+    work.compute(search, population, "radii to measure at", count)
+    rows = in_random_order(search.rows(population), search, population)[:count]
+    radii = read_observed(search, population, rows, work.store)["radius"].tolist()
     return [radius for radius in radii if not isnan(radius) and (radius > 0 or isinstance(search, Radii))]
 
 

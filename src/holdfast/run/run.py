@@ -30,7 +30,7 @@ from holdfast.run.engines.ranks import LEASES, Ranks, is_main
 from holdfast.run.engines.requested import check_cluster, devices_of, engine_of, left_to_threads
 from holdfast.run.forecast import Deadline, Forecast, seconds_per_forward
 from holdfast.run.inputs import NOTHING, Inputs, Loaded, NamedEncoder, NamedImages, load_encoder, loading_of, select
-from holdfast.run.plan import adapt_plan
+from holdfast.run.plan import adapt_plan, sharing_attacks
 from holdfast.run.progress import Display, shown
 from holdfast.run.radii import in_informative_balls
 from holdfast.run.request import Request, planned
@@ -213,6 +213,8 @@ class Run:
         plan, reason_for_radii = in_informative_balls(request, plan, inputs, self.settings, self.work)
         if self.show and reason_for_radii:
             self.show.say(reason_for_radii)
+        if self.work.deadline.budget is None:  # with one, the first radii are told before breakaway has attacked
+            plan = sharing_attacks(plan)
         return fill_table(inputs, plan, self.settings, self.work, write if self.is_main else None, reason_for_radii)
 
     def left_over(self, missing: int) -> str:

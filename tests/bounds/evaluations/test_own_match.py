@@ -26,12 +26,14 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.builtin import names
 from holdfast.measure.evaluation import Evaluation
 from holdfast.measure.population import Population
+from holdfast.run.catalog import HEAVY, suite_settings
+from holdfast.run.request import build
 from tests.bounds.evaluations.known import Boast, linear_case, sorting
 from tests.marks import rest_slow
 from tests.samples import builtin, digits
 
 FAST = AdaptiveAttack(restarts=1, steps=5)
-SMALL = CertifiedAttackRadius(samples=4, attack=FAST, balls=(Linf(0.05),), fixed=(FAST,), pairwise=FAST)
+SMALL = CertifiedAttackRadius(samples=4, attack=FAST)
 both = pytest.mark.parametrize("divergence", [L2Distance(), Cosine()], ids=str)
 
 
@@ -117,9 +119,7 @@ def test_no_proof_of_a_built_in_encoder_lies_above_an_attack(name: str) -> None:
 
 
 def test_images_gallery_and_attack_are_those_of_the_attack_radius() -> None:
-    evaluation = AttackRadius(
-        events=("retrieval",), samples=4, attack=FAST, balls=(Linf(0.05),), fixed=(FAST,), pairwise=FAST
-    )
+    evaluation = AttackRadius(events=("retrieval",), samples=4, attack=FAST)
     attack = evaluation(builtin(), digits(60))
     proof = SMALL(builtin(), digits(60))
     assert proof.findings.ids == attack.findings.ids
@@ -128,14 +128,16 @@ def test_images_gallery_and_attack_are_those_of_the_attack_radius() -> None:
     assert set(evaluation.observation().parts) <= set(SMALL.observation().parts)
 
 
-def test_each_suite_certifies_the_images_that_the_attack_radius_attacks() -> None:
-    """With one attack, so that it is made once; ``full`` certifies fewer."""
-    for sizes in ("quick", "large", "heavy"):
-        ours, theirs = (dict(getattr(kind.sizes, sizes)) for kind in (CertifiedAttackRadius, AttackRadius))
-        theirs.pop("events", None)
-        assert ours == theirs
-    defaults = [vars(kind()) for kind in (CertifiedAttackRadius, AttackRadius)]
-    assert all(defaults[0][name] == value for name, value in defaults[1].items() if name != "events")
+def test_each_suite_certifies_images_that_the_attack_radius_attacks_with_its_attack() -> None:
+    for operations in (0, HEAVY // 2, HEAVY):
+        theirs, ours = (
+            build(kind, suite_settings("quick", [kind], operations).get(kind.name, {}))
+            for kind in (AttackRadius, CertifiedAttackRadius)
+        )
+        assert isinstance(theirs, AttackRadius)
+        assert isinstance(ours, CertifiedAttackRadius)
+        shared = ("widest", "attack", "divergence", "rivals")
+        assert [getattr(ours, name) for name in shared] == [getattr(theirs, name) for name in shared]
 
 
 def match_of(

@@ -12,19 +12,33 @@ If nothing was found within the widest ball, the radius is infinite. Medians and
 Two images that are each other's nearest neighbour mostly have the same radius, because the boundary lies halfway between
 them. Intervals allow for this (``of_neighbours``), and two encoders are compared by these intervals.
 
-Other evaluations attack at fixed radii (``balls``). The same attacks run here on images that the search did not lose within
-these balls, so no radius is larger than that of an attack that succeeded.
+``breakaway`` attacks the same images at fixed radii (``balls``). In a run of both, its attacked embeddings count here, too:
+an image that was lost within a ball has at most the radius of the ball. So no radius is larger than that of an attack that
+succeeded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
-from holdfast.attacks.attacked_codes import ATTACKS, BALLS, SIZES, UNDEFINED, change, nearest_image
-from holdfast.attacks.attacked_radii import EVENTS, LEFT_OUT, SMALLEST, Radii, neighbours, of_neighbours
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.attacks.attacked_codes import (
+    ATTACKS,
+    SIZES,
+    UNDEFINED,
+    Pairwise,
+    Untargeted,
+    change,
+    nearest_image,
+)
+from holdfast.attacks.attacked_radii import EVENTS, LEFT_OUT, SMALLEST, Radii, Searched, neighbours, of_neighbours
 from holdfast.attacks.base import Attack
+from holdfast.attacks.evaluations.breakaway import Breakaway
 from holdfast.attacks.presets import NAMED, label
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
@@ -61,29 +75,24 @@ class AttackRadius(Evaluation):
     """Events to search for: `retrieval`, `impersonation`, `overlap`."""
     rivals: int = 10
     """Nearest images that the search aims at; all other images decide the event."""
-    balls: tuple[Ball, ...] = BALLS
-    """Fixed perturbation sets of other evaluations; those in another norm are left out."""
+    balls: tuple[Ball, ...] = ()
+    """Perturbation sets in which `fixed` and `pairwise` attack, too; empty: those of `breakaway`, with its attacks, if the
+    run has it."""
     fixed: tuple[Attack, ...] = ATTACKS
-    """Attacks of other evaluations in `balls`, away from the image's own embedding or towards a partner."""
+    """Attacks in `balls` away from the image's own embedding."""
     pairwise: Attack = NAMED["adaptive"]
-    """Attack on retrieval of `breakaway` in `balls`."""
+    """Attack in `balls` on retrieval."""
     samples: int = 300
     """Number of images; half as many pairs."""
+    # In quick, the images are those of breakaway, so that they are attacked once.
     sizes = Sizes(
-        quick={"samples": 60, "attack": "adaptive:restarts=1,steps=10"},
-        full={"samples": 10_000, "attack": "adaptive:steps=100,restarts=5"},
-        large={
-            "samples": 30,
-            "attack": "adaptive:restarts=1,steps=5",
-            "events": ["retrieval"],
-            "balls": ["linf:0.05"],
-            "fixed": ["u-pgd", "adaptive:restarts=1"],
-            "pairwise": "adaptive:restarts=1",
-        },
-        heavy={"fixed": SIZES.heavy["attacks"], "pairwise": "adaptive:restarts=1,steps=8"},
+        quick={"samples": SIZES.quick["samples"], "attack": "adaptive:restarts=1,steps=10"},
+        full={"samples": SIZES.full["samples"], "attack": "adaptive:steps=100,restarts=5"},
+        large={"attack": "adaptive:restarts=1,steps=5", "events": ["retrieval"]},
+        heavy={"samples": SIZES.heavy["samples"]},
     )
     name = "attack-radius"
-    version = 2
+    version = 3
     partial = True
     pictured = 1
     uses_bank = True
@@ -110,12 +119,14 @@ class AttackRadius(Evaluation):
                 raise UnknownName(f"{self.name}: event", event, EVENTS)
 
     def observation(self) -> Joint:
-        return Joint(tuple(map(self._radii, self.events)))
+        return Joint((*map(self.radii, self.events), *(part for parts in self._attacked().values() for part in parts)))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         series = []
         for event in self.events:
-            radii = self.observation().of(self._radii(event), observed)["radius"]
+            radii = self.observation().of(self.radii(event), observed)["radius"]
+            if event == "retrieval":
+                radii = self._at_most_those_of_balls(radii, population, rows, observed)
             unit, reason = f"{self.widest.name} distance", LEFT_OUT if event == "retrieval" else UNPAIRED
             quantity = QUANTITIES[event]
             series.append(series_of(quantity, self._conditions, radii, unit, Claim.UPPER, SMALLEST, reason))
@@ -131,11 +142,16 @@ class AttackRadius(Evaluation):
     ) -> tuple[Picture, ...]:
         """Show the image with the smallest radius: clean, attacked, its match and the change."""
         domain, values = population.encoder.domain, findings.series[0].values
-        known = [(value, place) for place, value in enumerate(values) if 0 < value < float("inf")]
-        if self.events[0] != "retrieval" or not known or len(domain.shape) != 3:
+        if self.events[0] != "retrieval" or len(domain.shape) != 3:
+            return ()
+        radii = self.radii("retrieval")
+        # Where an attack of breakaway was better, the search does not know the image.
+        found = self.observation().of(radii, observed)["radius"].tolist()
+        pairs = enumerate(zip(values, found, strict=True))
+        known = [(value, place) for place, (value, searched) in pairs if 0 < value == searched < float("inf")]
+        if not known:
             return ()
         radius, place = min(known)
-        radii = self._radii("retrieval")
         search = radii.search(population, [rows[place]])
         moved = radii.nearest(population, [rows[place]], search).points
         divergence, clean = population.fitted(self.divergence), search.goal.pixels
@@ -153,5 +169,34 @@ class AttackRadius(Evaluation):
     def _conditions(self) -> Conditions:
         return {"ball": str(self.widest), "attack": label(self.attack), "divergence": str(self.divergence)}
 
-    def _radii(self, event: str) -> Radii:
-        return Radii(event, **{name: value for name, value in vars(self).items() if name != "events"})
+    def radii(self, event: str) -> Radii:
+        """Return the search for the radii of ``event``."""
+        return Radii(event, self.widest, self.attack, self.divergence, self.rivals, self.samples)
+
+    def beside(self, breakaway: Breakaway) -> AttackRadius:
+        """Return this evaluation with the attacks of ``breakaway`` unless it has balls of its own."""
+        if self.balls:
+            return self
+        return replace(self, balls=breakaway.balls, fixed=breakaway.attacks, pairwise=breakaway.pairwise)
+
+    def _attacked(self) -> dict[Ball, tuple[Untargeted, Pairwise]]:
+        """Return what is observed in each ball within the widest one, as ``breakaway`` does."""
+        within = (ball for ball in self.balls if ball.name == self.widest.name and ball.radius <= self.widest.radius)
+        return {
+            ball: (
+                Untargeted(ball, self.fixed, self.divergence, self.samples),
+                Pairwise(ball, self.pairwise, self.divergence, self.rivals, self.samples),
+            )
+            for ball in (within if "retrieval" in self.events else ())
+        }
+
+    def _at_most_those_of_balls(
+        self, radii: Float[Tensor, "n"], population: Population, rows: Sequence[int], observed: Observed
+    ) -> Float[Tensor, "n"]:
+        """Return ``radii``, but the radius of a ball for images that an attack in it lost sooner."""
+        searched = Searched(population)
+        for ball, parts in self._attacked().items():
+            for codes in (codes for part in parts for codes in self.observation().of(part, observed).values()):
+                lost = searched.closer(rows, self.divergence, codes)[0] > 0
+                radii = torch.where(lost.to(radii.device) & (radii > ball.radius), ball.radius, radii)
+        return radii

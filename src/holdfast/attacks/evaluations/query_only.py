@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.attacks.attacked_codes import ATTACKS, BALLS, SIZES, Untargeted
-from holdfast.attacks.attacked_radii import LEFT_OUT, SMALLEST, Threat, retrieval
+from holdfast.attacks.attacked_radii import LEFT_OUT, SMALLEST, retrieval
 from holdfast.attacks.base import Attack
 from holdfast.attacks.black_box import NaturalEvolution, SquareAttack, radii_by_decisions
 from holdfast.attacks.evaluations.harm_kept import Further, OwnAttacks
@@ -60,7 +60,7 @@ class DecisionRadii(Observation):
         return self.queries
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        search = retrieval(population, rows, Threat(self.divergence, 1, (), SEARCHES[0], self.samples))
+        search = retrieval(population, rows, self.divergence, 1)
         radii = radii_by_decisions(search.goal, WIDEST, self.queries)
         return {"radius": radii.double().masked_fill(~search.defined, torch.nan)}
 
