@@ -340,38 +340,26 @@ class CodesUnderNoise(Observation):
 
 @final
 @dataclass(frozen=True)
-class Displacements(Observation):
-    """Displacements by a gradient attack, by a black-box attack and by noise.
-
-    The slope of the displacement at the noise is observed as well.
-    """
+class NoiseDisplacements(Observation):
+    """Displacements by random noise, and the slope of the displacement there."""
 
     ball: Ball
     """Perturbation set."""
-    attack: Attack
-    """White-box attack."""
-    blind: Attack
-    """Black-box attack."""
     divergence: Divergence
     """Distance between embeddings."""
     samples: int
-    """Images to attack, chosen at random; 1 or more."""
+    """Images to perturb, chosen at random; 1 or more."""
     name = "probes"
-    version = 4
+    version = 5
 
     def forward_passes(self, population: Population) -> int:
-        return self.attack.forward_passes + self.blind.forward_passes + GRADIENT
+        return GRADIENT
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        divergence = population.fitted(self.divergence)
-        context, clean = population.context(rows), population.codes[list(rows)]
-        objective = Away(divergence)
+        context, objective = population.context(rows), Away(population.fitted(self.divergence))
         start = random_start(context.pixels, self.ball, context.noise.fork("probe"), 1.0, population.encoder.domain)
         noise, gradient = gain_and_gradient(context.encoder, start, objective(context))
-        attacks = {"sighted": self.attack, "blind": self.blind}
-        moved = {name: attacked_pixels(context, objective, attack, self.ball) for name, attack in attacks.items()}
-        displacements = {name: divergence(population.encode(pixels), clean) for name, pixels in moved.items()}
-        return {**displacements, "noise": noise, "slope": self.ball.dual_norm(gradient) * self.ball.radius}
+        return {"noise": noise, "slope": self.ball.dual_norm(gradient) * self.ball.radius}
 
 
 def change(clean: Pixels, attacked: Pixels, domain: Domain, radius: float) -> Pixels:

@@ -213,7 +213,7 @@ class Run:
         plan, reason_for_radii = in_informative_balls(request, plan, inputs, self.settings, self.work)
         if self.show and reason_for_radii:
             self.show.say(reason_for_radii)
-        if self.work.deadline.budget is None:  # with one, the first radii are told before breakaway has attacked
+        if self.work.deadline.budget is None:  # with one, there are radii before breakaway has attacked
             plan = sharing_attacks(plan)
         return fill_table(inputs, plan, self.settings, self.work, write if self.is_main else None, reason_for_radii)
 

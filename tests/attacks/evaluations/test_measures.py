@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.attacks.attacked_codes import Case, Displacements
+from holdfast.attacks.attacked_codes import Case, NoiseDisplacements
 from holdfast.attacks.black_box import SquareAttack
 from holdfast.attacks.evaluations.breakaway import Breakaway, of_clusters
 from holdfast.attacks.evaluations.displacement import Displacement, effective_rank
@@ -26,7 +27,7 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Result, Series
-from holdfast.core.run_settings import RunSettings
+from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.statistics.intervals import share_interval
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.population import Population
@@ -229,7 +230,7 @@ def masked(strength: float) -> Encoder:
 
 
 def test_masked_gradients_are_caught() -> None:
-    evaluation = Masking(attack=AdaptiveAttack(steps=15, restarts=2), blind=SquareAttack(queries=150), samples=20)
+    evaluation = Masking(attacks=(AdaptiveAttack(steps=15, restarts=2),), blind=SquareAttack(queries=150), samples=20)
     hidden = evaluation(masked(1e-9), digits(20))
     assert any("GRADIENT MASKING" in warning for warning in hidden.findings.warnings)
     assert any(verdict.status == "refuted" for verdict in hidden.findings.verdicts)
@@ -252,6 +253,20 @@ def test_a_check_without_a_violation_says_so_and_proves_nothing() -> None:
     assert verdict("wider_ball_moves_less", [clean]).status == "unknown"
 
 
+def moved_by(population: Population, searches: Sequence[Mapping[str, Sequence[float]]]) -> Observed:
+    """What ``masking`` observes in several balls, of images that searches move so far."""
+    observed: Observed = {}
+    for ball, moves in enumerate(searches):
+        sighted, blind = population.codes.clone(), population.codes.clone()
+        sighted[:, 0] += torch.tensor(moves["sighted"])
+        blind[:, 0] += torch.tensor(moves["blind"])
+        observed |= {f"{ball}.0.codes": population.codes, f"{ball}.1.codes": sighted}  # the last is the strongest
+        observed[f"{len(searches) + ball}.0.codes"] = blind
+        for name in ("noise", "slope"):
+            observed[f"{2 * len(searches) + ball}.{name}"] = torch.tensor(moves[name])
+    return observed
+
+
 def test_each_check_of_gradients_by_hand() -> None:
     """Five images whose displacements by gradients, by scores and by noise, and whose slopes at the noise are given."""
     images, balls = digits(5), (Linf(0.1), Linf(0.2))
@@ -263,9 +278,7 @@ def test_each_check_of_gradients_by_hand() -> None:
         "slope": [1.0, 1.0, 0.0, 1.0, torch.nan],
     }
     wide = {**narrow, "sighted": [0.96, 0.94, 2.0, 2.0, 1.0]}
-    observed = {
-        f"{k}.{name}": torch.tensor(values) for k, one in enumerate((narrow, wide)) for name, values in one.items()
-    }
+    observed = moved_by(population, (narrow, wide))
     found = Masking(balls=balls, samples=5).conclude(population, range(5), observed)
     flags = {(one.quantity, one.conditions["ball"]): np.array(one.values) for one in found.series}
     expected = {
@@ -283,12 +296,9 @@ def test_a_ball_around_several_others_is_compared_with_the_one_that_moved_most()
     """One number for each ball: two of one name would be two meanings of one label."""
     balls = (Linf(0.1), Linf(0.2), Linf(0.3))
     sighted = ([2.0, 1.0, 1.0], [1.0, 1.5, 1.0], [1.5, 1.2, 1.0])
-    observed = {
-        f"{k}.{name}": torch.tensor(values)
-        for k, moved in enumerate(sighted)
-        for name, values in (("sighted", moved), *((other, [1.0] * 3) for other in ("blind", "noise", "slope")))
-    }
     population = Population(builtin(), digits(3), RunSettings())
+    others = dict.fromkeys(("blind", "noise", "slope"), [1.0] * 3)
+    observed = moved_by(population, [{"sighted": moved, **others} for moved in sighted])
     found = Masking(balls=balls, samples=3).conclude(population, range(3), observed)
     fell = [(each.conditions["ball"], each.values) for each in found.series if each.quantity == "wider_ball_moves_less"]
     assert fell == [("linf:0.2", (1, 0, 0)), ("linf:0.3", (1, 1, 0))]
@@ -299,7 +309,7 @@ def test_the_slope_promises_what_noise_achieves_on_a_linear_encoder(ball: Linf |
     """Of one feature ``w.x`` the slope at any point is the radius times the dual norm of w: the largest displacement."""
     weight = torch.linspace(-1, 2, 64)[None]
     population = Population(linear(weight, (1, 8, 8)), digits(4), RunSettings())
-    probes = Displacements(ball, GradientAttack(steps=2), SquareAttack(queries=4), L2Distance(), 4)
+    probes = NoiseDisplacements(ball, L2Distance(), 4)
     observed = probes.observe(population, range(4))
     promised = ball.radius * float(ball.dual_norm(weight.reshape(1, 1, 8, 8)))
     assert observed["slope"].tolist() == pytest.approx([promised] * 4, rel=1e-4)

@@ -12,10 +12,20 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.attacks.attacked_codes import BALLS, UNDEFINED, Case, Displacements, displacement_series
+from holdfast.attacks.attacked_codes import (
+    ATTACKS,
+    BALLS,
+    SIZES,
+    UNDEFINED,
+    Case,
+    NoiseDisplacements,
+    Untargeted,
+    displacement_series,
+    strongest,
+)
 from holdfast.attacks.base import Attack
 from holdfast.attacks.black_box import SquareAttack
 from holdfast.core.balls import Ball
@@ -42,27 +52,23 @@ class Masking(Evaluation):
 
     balls: tuple[Ball, ...] = BALLS
     """Perturbation sets; `wider_ball_moves_less` needs two radii of one norm."""
-    attack: Attack = AdaptiveAttack(restarts=10, steps=25)
-    """White-box attack."""
+    attacks: tuple[Attack, ...] = ATTACKS
+    """White-box attacks; the strongest is the reference."""
     blind: Attack = SquareAttack(queries=500)
     """Black-box attack."""
     divergence: Divergence = L2Distance()
     """Distance between embeddings."""
     samples: int = 100
     """Number of attacked images."""
+    # In quick, images and attacks are those of displacement and query-only, so that they are attacked once.
     sizes = Sizes(
-        quick={"samples": 50, "attack": "adaptive:restarts=4,steps=25", "blind": "square:queries=200"},
+        quick={"samples": SIZES.quick["samples"], "blind": "square:queries=200"},
         full={"samples": 1000},
-        large={"attack": "adaptive:restarts=2", "blind": "square:queries=100"},
-        heavy={
-            "samples": 30,
-            "balls": ["linf:0.05"],
-            "attack": "adaptive:restarts=1,steps=10",
-            "blind": "square:queries=30",
-        },
+        large={"attacks": SIZES.large["attacks"], "blind": "square:queries=100"},
+        heavy={**SIZES.heavy, "balls": SIZES.large["balls"], "blind": "square:queries=30"},
     )
     name = "masking"
-    version = 5
+    version = 6
     partial = True
     needs_gradients = True
     robustness = False  # it is about the attacks
@@ -84,17 +90,22 @@ class Masking(Evaluation):
     )
 
     def observation(self) -> Joint:
-        return Joint(tuple(map(self._displacements, self.balls)))
+        return Joint(tuple(part(ball) for part in (self._sighted, self._blind, self._noise) for ball in self.balls))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         flags, moves = list[Series](), list[Series]()
-        by_ball = {ball: self.observation().of(self._displacements(ball), observed) for ball in self.balls}
-        for ball, values in by_ball.items():
-            sighted, slope = values["sighted"], values["slope"]
-            case = Case(ball, self.attack, self.divergence)
-            for search in ("sighted", "blind", "noise"):
-                moves.append(displacement_series(case, values[search], quantity=f"{search}_displacement"))
-            blind, noise = values["blind"], values["noise"]
+        joint, divergence, clean = self.observation(), population.fitted(self.divergence), population.codes[list(rows)]
+
+        def moved_by(part: Untargeted, attack: Attack) -> Float[Tensor, "n"]:
+            return divergence(part.of_attack(attack, joint.of(part, observed))["codes"].to(clean), clean)
+
+        by_ball = {ball: moved_by(self._sighted(ball), strongest(self.attacks)) for ball in self.balls}
+        for ball, sighted in by_ball.items():
+            values, blind = joint.of(self._noise(ball), observed), moved_by(self._blind(ball), self.blind)
+            noise, slope = values["noise"], values["slope"]
+            case = Case(ball, strongest(self.attacks), self.divergence)
+            for search, moved in (("sighted", sighted), ("blind", blind), ("noise", noise)):
+                moves.append(displacement_series(case, moved, quantity=f"{search}_displacement"))
             # A gradient that is not finite where the displacement is leads nowhere either.
             vanished = (slope == 0) | ~slope.isfinite()
             flags += [
@@ -105,7 +116,7 @@ class Masking(Evaluation):
             ]
             narrower = [other for other in self.balls if other.name == ball.name and other.radius < ball.radius]
             if narrower:  # one number for each ball, however many lie inside it
-                before = torch.stack([by_ball[other]["sighted"] for other in narrower]).amax(0)
+                before = torch.stack([by_ball[other] for other in narrower]).amax(0)
                 fell = sighted < before * (1 - TOLERANCE)
                 flags.append(self._flag("wider_ball_moves_less", case, fell, sighted + before))
         estimates = [summarise(series, "share", "lower") for series in flags]
@@ -113,8 +124,14 @@ class Masking(Evaluation):
         verdicts = [verdict(quantity, estimates) for quantity in QUESTIONS]
         return findings_of(population, rows, (*flags, *moves), estimates, warnings, verdicts=verdicts)
 
-    def _displacements(self, ball: Ball) -> Displacements:
-        return Displacements(ball, self.attack, self.blind, self.divergence, self.samples)
+    def _sighted(self, ball: Ball) -> Untargeted:
+        return Untargeted(ball, self.attacks, self.divergence, self.samples)
+
+    def _blind(self, ball: Ball) -> Untargeted:
+        return Untargeted(ball, (self.blind,), self.divergence, self.samples)
+
+    def _noise(self, ball: Ball) -> NoiseDisplacements:
+        return NoiseDisplacements(ball, self.divergence, self.samples)
 
     def _flag(self, quantity: str, case: Case, values: Tensor, of: Tensor) -> Series:
         """Return a yes or no per image, undefined where the displacements ``of`` which it speaks are."""

@@ -87,7 +87,7 @@ class QueryOnly(Evaluation):
     samples: int = 100
     """Number of attacked images."""
     sizes = Sizes(
-        quick={"samples": 60, "searches": ["square:queries=200"], "decisions": 300},
+        quick={"samples": SIZES.quick["samples"], "searches": ["square:queries=200"], "decisions": 300},
         full={**SIZES.full, "samples": 1000},
         small_only=True,
     )
