@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import MISSING, Field, fields
 from fractions import Fraction
+from functools import cache
 from math import inf, nan
 from operator import le, lt
 from time import monotonic
@@ -163,7 +164,8 @@ def fields_of(kind: type[Any]) -> dict[str, Field[Any]]:
     return {field.name: field for field in fields(kind)}
 
 
-def types_of(kind: type[Any]) -> dict[str, Any]:
+@cache
+def types_of(kind: Any) -> dict[str, Any]:
     """Types of the fields of a dataclass, by name, with annotations evaluated."""
     fix = f"import it at the top of {kind.__module__}, not under TYPE_CHECKING"
     with explained(f"the settings of {kind.__name__} have a type that is not known", fix, NameError):
