@@ -17,7 +17,7 @@ from math import inf, nan
 from operator import le, lt
 from time import monotonic
 from types import NoneType, UnionType
-from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from holdfast.core.errors import HoldfastError, OutOfRange, check_known, explained
 
@@ -103,7 +103,7 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
         check_known(f"settings of {what} {name!r}", key, known)
         if key in values:
             raise HoldfastError(f"{what} {name!r}: setting {key!r} is given twice; keep one")
-        values[key] = convert(value, types_of(kind)[key], f"{what} {name!r}, setting {key!r}")
+        values[key] = convert(value, types_of(cast(Any, kind))[key], f"{what} {name!r}, setting {key!r}")
     missing = [key for key in required if key not in values]
     if missing:
         example = getattr(kind, "example", ",".join(required).upper())
