@@ -28,7 +28,6 @@ from tests.filled import fill_table
 from tests.run.engines.tasks import logged, stuck, stuck_then_lost
 from tests.run.test_table import CHEAP, fill
 
-
 FEW = CHEAP | {
     "attacks": ["pgd:steps=3", "adaptive:restarts=2,steps=3"],
     "severities": [1, 3],
