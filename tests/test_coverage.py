@@ -58,7 +58,8 @@ def test_equal_encoders_are_tied(table: list[Row]) -> None:
 @pytest.mark.parametrize("law", coverage_values.LAWS, ids=lambda law: f"{law.population} {law.statistic} {law.unit}")
 @pytest.mark.parametrize("images", [50, 300])
 def test_intervals_of_given_values_cover(law: coverage_values.Law, images: int) -> None:
-    found = coverage_values.row(law, images, DRAWS)
+    lowest = law.statistic.startswith("worst")  # each draw of these costs as the square of the images
+    found = coverage_values.row(law, min(images, 100) if lowest else images, DRAWS)
     robust, kind = law.population == "robust", f"{law.statistic}, {law.unit}"
     assert found.wrong <= WRONG + chance(WRONG, DRAWS)
     if robust and kind == "mean, radius":  # a hundredth of the images hold half of the mean

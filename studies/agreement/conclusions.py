@@ -74,10 +74,10 @@ class Resampled:
     @classmethod
     def of(cls, found: Found, references: tuple[Reference, ...] = REFERENCES) -> Resampled:
         """Return ``REPLICATES`` draws of all quantities; measures and references have images, and so draws, of their own."""
-        measured = {h.name: h.sign * _draws(found, h.name, REDUCED[h.statistic], SEED + 1) for h in HEADLINES}
-        served = {name: _draws(found, name, mean, SEED + 2) for name in (CLEAN, *(one.name for one in references))}
+        measured = {h.name: h.sign * _draws(found, h.name, h.statistic, SEED + 1) for h in HEADLINES}
+        served = {name: _draws(found, name, "mean", SEED + 2) for name in (CLEAN, *(one.name for one in references))}
         served["share retained"] = served[PRIMARY] / served[CLEAN]
-        beside = {name: _draws(found, name, mean, SEED) for name in (SCALE, RADIUS)}
+        beside = {name: _draws(found, name, "mean", SEED) for name in (SCALE, RADIUS)}
         return cls(found, {**measured, **served, **beside}, references)
 
     @property
@@ -91,9 +91,19 @@ class Resampled:
         return Resampled(self.found.only(chosen), draws, self.references)
 
     @cached_property
+    def beside(self) -> Resampled:
+        """Return the same draws with the primary reference alone, where no other is asked for."""
+        return replace(self, references=self.references[:1])
+
+    @cached_property
     def taus(self) -> tuple[Float[np.ndarray, "q q"], Taus]:
         """Return the taus of every two of ``names`` over pairs within a data set, and their replicates."""
         return replicates(self, self.found.dataset)
+
+    @cached_property
+    def alike(self) -> tuple[Float[np.ndarray, "q q"], Taus]:
+        """Return the same where all pairs count alike."""
+        return replicates(self, self.found.dataset, alike=True)
 
     def pieces(self) -> Iterator[tuple[slice, Float[np.ndarray, "b q e"]]]:
         """Yield some replicates of all of ``names`` at a time, and which they are."""
@@ -102,9 +112,9 @@ class Resampled:
             yield rows, np.stack([self.draws[name][rows] for name in self.names], axis=1)
 
 
-def _draws(found: Found, name: str, reduce: Reduce, seed: int) -> Float[np.ndarray, "b e"]:
+def _draws(found: Found, name: str, statistic: str, seed: int) -> Float[np.ndarray, "b e"]:
     series = found.series.get(name, (None,) * len(found.members))
-    return agreement.resampled(series, found.values[name], reduce, REPLICATES, seed, mean=reduce is mean)
+    return agreement.resampled(series, found.values[name], REDUCED[statistic], REPLICATES, seed, statistic)
 
 
 def _values(resampled: Resampled) -> Float[np.ndarray, "q e"]:
@@ -128,6 +138,7 @@ def among(resampled: Resampled, group: Int[np.ndarray, "e"] | None = None) -> di
 
     Pairs within a ``group`` are compared; by default that is a data set.
     """
+    resampled = resampled.beside
     seen, both = resampled.taus if group is None else replicates(resampled, group)
     reference = resampled.names.index(PRIMARY)
     return {
@@ -141,7 +152,8 @@ def beyond(resampled: Resampled, baseline: str) -> dict[str, Interval]:
 
     All pairs count alike: a baseline that tells few apart is behind in those that it does not.
     """
-    _, both = replicates(resampled, resampled.found.dataset, alike=True)
+    resampled = resampled.beside
+    _, both = resampled.alike
     reference, other = resampled.names.index(PRIMARY), resampled.names.index(baseline)
     gaps = both[:, :, reference] - both[:, other, reference][:, None]
     return {headline.name: interval(gaps[:, place]) for place, headline in enumerate(JUDGED)}
@@ -155,11 +167,26 @@ def concluded(resampled: Resampled) -> dict[tuple[str, str], Agreement]:
     images = np.concatenate([agreement.taus(part, group) for _, part in resampled.pieces()])
     seen, both = resampled.taus
     encoders = np.concatenate([agreement.taus(values, group, drawn[rows]) for rows, _ in resampled.pieces()])
+    shuffled = _shuffled(found, resampled.references)
     for reference in resampled.references:
         for headline in JUDGED:
             of = Compared(headline, reference.name, resampled.names, images, encoders, both)
-            made[headline.name, reference.name] = of.agreement(found, seen, halves)
+            made[headline.name, reference.name] = of.agreement(found, seen, halves, shuffled)
     return made | _adjusted(made, primary=True) | _adjusted(made, primary=False)
+
+
+def _shuffled(found: Found, references: Sequence[Reference]) -> dict[tuple[str, str], float]:
+    """Return the p-values of each of ``JUDGED`` with each reference: one set of shuffles serves all references."""
+    block, served = found.dataset * 1000 + found.family, np.stack([found.values[one.name] for one in references])
+    return {
+        (headline.name, reference.name): p
+        for headline in JUDGED
+        for reference, p in zip(
+            references,
+            agreement.permutation_p(oriented(found, headline), served, found.dataset, block, SHUFFLES, SEED),
+            strict=True,
+        )
+    }
 
 
 @dataclass(frozen=True)
@@ -173,13 +200,17 @@ class Compared:
     encoders: Taus
     both: Taus
 
-    def agreement(self, found: Found, seen: Float[np.ndarray, "q q"], halves: Mapping[str, float]) -> Agreement:
+    def agreement(
+        self,
+        found: Found,
+        seen: Float[np.ndarray, "q q"],
+        halves: Mapping[str, float],
+        shuffled: Mapping[tuple[str, str], float],
+    ) -> Agreement:
         """Return how far they agree; ``seen`` are the taus of the numbers themselves."""
         name, reference = self.headline.name, self.reference
         x, y = oriented(found, self.headline), found.values[reference]
         place = self.names.index(name), self.names.index(reference)
-        block = found.dataset * 1000 + found.family
-        shuffled = agreement.permutation_p(x, y, found.dataset, block, SHUFFLES, SEED)
         over_images, over_encoders, over_both = (
             interval(taus[:, place[0], place[1]]) for taus in (self.images, self.encoders, self.both)
         )
@@ -195,7 +226,7 @@ class Compared:
             self._given(place, seen) if reference == PRIMARY else {},
             agreement.leave_one_out(x, y, found.dataset, found.family),
             float(np.sqrt(max(halves[name], 0) * max(halves[reference], 0))),
-            agreement.at_most(shuffled, SHUFFLES),
+            agreement.at_most(shuffled[name, reference], SHUFFLES),
         )
 
     def _given(self, place: tuple[int, int], seen: Float[np.ndarray, "q q"]) -> dict[str, tuple[float, Interval]]:

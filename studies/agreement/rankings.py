@@ -75,6 +75,8 @@ def taus(
     """
     first, second = np.nonzero(np.triu(group[:, None] == group, 1))
     finite = np.isfinite(x)
+    if x.ndim > 2 and (finite == finite[:1]).all():
+        finite = finite[:1]  # most lack the same numbers in all replicates
     signs = _signs_of_gaps(x, first, second)
     known = (finite[..., first] & finite[..., second]).astype(np.float32)
     weighted, sized = signs, known if alike else np.abs(signs)
@@ -129,11 +131,14 @@ def _draw_families(family: tuple[int, ...], count: int, seed: int) -> Float[np.n
     labels = np.array(family)
     random, members = np.random.default_rng(seed), [np.flatnonzero(labels == kind) for kind in np.unique(labels)]
     drawn = np.zeros((count, len(family)))
+    sizes = np.array([len(mine) for mine in members])
+    starts, order = np.cumsum(sizes) - sizes, np.concatenate(members)
     for row in drawn:
-        # As choice draws, without its checks, which take most of the time.
+        # As choice draws, without its checks, which take most of the time, and for the members of all kinds at once.
         kinds = random.integers(0, len(members), len(members))
-        places = [(mine := members[kind])[random.integers(0, len(mine), len(mine))] for kind in kinds.tolist()]
-        row[:] = np.bincount(np.concatenate(places), minlength=len(family))
+        offered = np.repeat(sizes[kinds], sizes[kinds])
+        places = np.repeat(starts[kinds], sizes[kinds]) + random.integers(0, offered)
+        row[order] = np.bincount(places, minlength=len(family))
     drawn.flags.writeable = False
     return drawn
 
@@ -150,24 +155,30 @@ def resampled(
     reduce: Callable[[Float[np.ndarray, "*b n"]], Float[np.ndarray, "*b"]],
     count: int,
     seed: int,
-    mean: bool = False,
+    statistic: str = "",
 ) -> Float[np.ndarray, "b e"]:
     """Return the numbers of all encoders on images drawn with replacement, the same ones for all encoders.
 
     ``series`` has a row for each seed of an encoder, over which the number is averaged. An encoder whose number is not made
-    of images keeps its number. Where ``reduce`` is the ``mean`` of defined values, counts of images are multiplied instead.
+    of images keeps its number. Where the ``statistic`` that ``reduce`` takes of defined values is their "mean" or "median",
+    it is taken from how often each image is drawn instead.
     """
     found = np.tile(values, (count, 1))
     rows = redrawn([one.shape[-1] for one in series if one is not None], count, seed)
-    counts = {size: _counts(drawn, size) for size, drawn in rows.items()} if mean else {}
+    counted = statistic in {"mean", "median"}
+    counts = {size: _counts(drawn, size) for size, drawn in rows.items()} if counted else {}
+    if statistic == "median":
+        counts = {size: np.ascontiguousarray(one.T.astype(np.int16)) for size, one in counts.items()}
     for place, one in enumerate(series):
         if one is None:
             continue
         size = one.shape[-1]
-        if mean:
+        if statistic == "mean":
             sums, known = counts[size] @ np.nan_to_num(one).T, counts[size] @ np.isfinite(one).T.astype(float)
             with np.errstate(invalid="ignore"):
                 found[:, place] = (sums / known).mean(axis=1)
+        elif statistic == "median":
+            found[:, place] = np.mean([_medians(by_seed, counts[size]) for by_seed in one], axis=0)
         else:
             found[:, place] = np.mean([reduce(by_seed[rows[size]]) for by_seed in one], axis=0)
     return found
@@ -176,6 +187,21 @@ def resampled(
 def _counts(drawn: Int[np.ndarray, "b n"], size: int) -> Float[np.ndarray, "b n"]:
     places = drawn + np.arange(len(drawn))[:, None] * size
     return np.bincount(places.ravel(), minlength=len(drawn) * size).reshape(len(drawn), size).astype(float)
+
+
+def _medians(values: Float[np.ndarray, "n"], counts: Int[np.ndarray, "n b"]) -> Float[np.ndarray, "b"]:
+    """Return the median of the defined values, each drawn as often as ``counts`` say, nan where none is."""
+    order = np.argsort(values)[: (~np.isnan(values)).sum()]
+    counts = counts[order]
+    total = counts.sum(0, dtype=np.int16)
+    passed, low, high = (np.zeros(len(total), np.int16) for _ in range(3))
+    for row in counts:
+        passed += row
+        low += passed <= (total - 1) // 2
+        high += passed <= total // 2
+    # Past the last value where no image is defined.
+    ends = np.append(values[order], nan)
+    return np.asarray(np.where(total > 0, ends[low] + ends[high], nan) / 2)
 
 
 def halves(
@@ -241,33 +267,37 @@ def interval(replicates: Float[np.ndarray, "b"]) -> Interval:
 
 
 def permutation_p(
-    x: Float[np.ndarray, "e"], y: Float[np.ndarray, "e"], group: Labels, block: Labels, count: int, seed: int
-) -> float:
-    """Return how often numbers shuffled within blocks are as far from their mean agreement as those seen (two-sided)."""
+    x: Float[np.ndarray, "e"], all_y: Float[np.ndarray, "r e"], group: Labels, block: Labels, count: int, seed: int
+) -> list[float]:
+    """Return how often numbers shuffled within blocks are as far from their mean agreement as those seen (two-sided).
+
+    A number for each of the rankings ``all_y``.
+    """
     random = np.random.default_rng(seed)
     shuffled = np.tile(x, (count, 1))
     for one in np.unique(block):
         mine = np.flatnonzero(block == one)
         shuffled[:, mine] = random.permuted(shuffled[:, mine], axis=1)
-    found, seen = _tau_with(shuffled, y, group), float(tau(x, y, group))
-    middle = np.nanmean(found)
-    return float((1 + (np.abs(found - middle) >= abs(seen - middle) - 1e-12).sum()) / (1 + count))
+    seen, found = tau(x, all_y, group), _tau_with(shuffled, all_y, group)
+    gaps = np.abs(found - (middle := np.nanmean(found, axis=0)))
+    return [float(p) for p in (1 + (gaps >= np.abs(seen - middle) - 1e-12).sum(0)) / (1 + count)]
 
 
-def _tau_with(x: Float[np.ndarray, "b e"], y: Float[np.ndarray, "e"], group: Labels) -> Float[np.ndarray, "b"]:
-    """Return ``tau`` of many rankings with one: a product of matrices in pieces that fit the cache.
+def _tau_with(x: Float[np.ndarray, "b e"], all_y: Float[np.ndarray, "r e"], group: Labels) -> Float[np.ndarray, "b r"]:
+    """Return ``tau`` of many rankings with a few: a product of matrices in pieces that fit the cache.
 
     Sums of signs are whole numbers below 2^24, which float32 holds exactly.
     """
     first, second = np.nonzero(np.triu(group[:, None] == group, 1))
-    others = y[first] - y[second]
+    others = (all_y[:, first] - all_y[:, second]).T
     compared = np.isfinite(others)
-    first, second, t = first[compared], second[compared], np.sign(others[compared]).astype(np.float32)
+    t = np.sign(np.where(compared, others, 0)).astype(np.float32)
+    compared, told = compared.astype(np.float32), np.abs(t)
     found = []
     for piece in np.array_split(x, max(1, len(x) // 100)):
         s, finite = _signs_of_gaps(piece, first, second), np.isfinite(piece)
         known = finite[:, first] & finite[:, second]
-        both, left, right = s @ t, np.abs(s).sum(-1), known.astype(np.float32) @ np.abs(t)
+        both, left, right = s @ t, np.abs(s) @ compared, known.astype(np.float32) @ told
         with np.errstate(invalid="ignore", divide="ignore"):
             found.append(both.astype(float) / np.sqrt(left.astype(float) * right.astype(float)))
     return np.concatenate(found)

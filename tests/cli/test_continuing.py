@@ -43,9 +43,9 @@ CERTIFY = [
 ]
 ATTACK = ["attack", "builtin:digits-random", *DIGITS, "9", "--batch-size", "3"]
 KILLED = {
-    "certify": [*CERTIFY, "--attack", "adaptive:steps=20,restarts=2"],
-    "attack": [*ATTACK, "--attack", "pgd:steps=100,restarts=10"],
-    "whole batches": [*ATTACK, "--preset", "rocl", "--attack", "pgd:steps=100,restarts=10"],
+    "certify": [*CERTIFY, "--attack", "adaptive:steps=10,restarts=1"],
+    "attack": [*ATTACK, "--attack", "pgd:steps=100,restarts=4"],
+    "whole batches": [*ATTACK, "--preset", "rocl", "--attack", "pgd:steps=100,restarts=4"],
 }
 SHORT = {
     "certify": [*CERTIFY, "--attack", "adaptive:steps=5,restarts=1"],

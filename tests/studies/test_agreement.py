@@ -161,16 +161,19 @@ def test_redrawn_images_are_the_same_for_all_encoders() -> None:
     assert found[:, 0].std() == pytest.approx(images.std() / np.sqrt(40), rel=0.4)
     images[0, 3] = np.nan
     series, values = [images, None], np.array([0.0, 7.0])
-    counted = agreement.resampled(series, values, measures.mean, 50, 0, mean=True)
-    assert counted == pytest.approx(agreement.resampled(series, values, measures.mean, 50, 0))
+    for name in ("mean", "median"):
+        counted = agreement.resampled(series, values, measures.REDUCED[name], 50, 0, name)
+        assert counted == pytest.approx(agreement.resampled(series, values, measures.REDUCED[name], 50, 0))
 
 
 def test_shuffling_within_blocks_leaves_what_blocks_differ_in() -> None:
     block = np.repeat(np.arange(4), 3)
     x = block * 10.0
-    assert agreement.permutation_p(x, x, ONE, block, 200, 0) == 1.0, "constant within blocks: nothing to shuffle"
+    assert agreement.permutation_p(x, x[None], ONE, block, 200, 0) == [1.0], (
+        "constant within blocks: nothing to shuffle"
+    )
     steps = block * 10.0 + np.tile([0, 1, 2], 4)
-    assert agreement.permutation_p(steps, steps, ONE, block, 200, 0) < 0.05
+    assert agreement.permutation_p(steps, np.stack([x, steps]), ONE, block, 200, 0)[1] < 0.05
 
 
 def test_many_tests_are_corrected_as_scipy_does() -> None:

@@ -231,7 +231,7 @@ def test_radii_are_those_of_independent_programs(reference: Path, name: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "anchors"), [("mnist_base", 20), ("mnist_cnn_4layer_a_adv1", 6)])
+@pytest.mark.parametrize(("name", "anchors"), [("mnist_base", 10), ("mnist_cnn_4layer_a_adv1", 4)])
 def test_mean_radii_of_many_pairs(reference: Path, name: str, anchors: int) -> None:
     pairs, expected = reference_pairs(reference, name, anchors)
     pair_attack = PairAttack(pairs, unit_ball("linf"), AdaptiveAttack(restarts=2, steps=50))

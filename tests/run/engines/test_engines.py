@@ -28,6 +28,16 @@ from tests.filled import fill_table
 from tests.run.engines.tasks import logged, stuck, stuck_then_lost
 from tests.run.test_table import CHEAP, fill
 
+FEW = CHEAP | {
+    "attacks": ["pgd:steps=3", "adaptive:restarts=2,steps=3"],
+    "severities": [1, 3],
+    "steps": 20,
+    "restarts": 1,
+    "searches": ["square:queries=40", "nes:queries=40"],
+    "decisions": 40,
+}
+"""Settings with which each evaluation takes a moment: what engines do wrong, they do wrong in few steps."""
+
 
 def cells(folder: Path, engine: Engine | None = None) -> dict[str, Result]:
     """Return the result of every evaluation, by its name."""
@@ -36,7 +46,7 @@ def cells(folder: Path, engine: Engine | None = None) -> dict[str, Result]:
     bank = data.load("builtin:digits-train", encoder.domain, limit=30)
     evaluations = []
     for kind in catalog.evaluations().values():
-        cheap = {field.name: CHEAP[field.name] for field in fields(kind) if field.name in CHEAP}
+        cheap = {field.name: FEW[field.name] for field in fields(kind) if field.name in FEW}
         if kind.__module__.split(".")[1] in ("spectral", "synthetic"):  # which say nothing of so few
             cheap.pop("samples", None)
         if kind.name == "sites":

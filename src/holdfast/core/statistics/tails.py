@@ -188,12 +188,10 @@ def lowest_interval(fractions: Values, share: float, effect: float = 1.0) -> tup
     ordered, n = np.sort(fractions), len(fractions)
     weights = random_weights(n) if effect <= 1 else _dependent_weights(n, effect)
     rest = np.maximum(1 - weights.sum(1, dtype=np.float64), 0)
-    ends = []
+    counted, ends = np.cumsum(weights, axis=1, dtype=np.float64), []
     for limit, quantile in ((0.0, (1 - 0.95) / 2), (1.0, (1 + 0.95) / 2)):
         first = rest if limit == 0 else np.zeros(len(weights))
-        filled = np.cumsum(weights, axis=1, dtype=np.float64)
-        filled += first[:, None]
-        np.minimum(filled, share, out=filled)
+        filled = np.minimum(counted + first[:, None], share)
         # What the samples leave of the lowest share is held by the unseen one at the upper limit.
         sums = np.diff(filled, axis=1, prepend=np.minimum(first, share)[:, None]) @ ordered
         ends.append(float(np.quantile((sums + (share - filled[:, -1]) * limit) / share, quantile)))
