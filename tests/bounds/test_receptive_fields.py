@@ -107,7 +107,7 @@ LARGE = [Linf(1.0), L2(2.0)]
 @pytest.mark.parametrize(
     ("make", "ball"),
     [*product([chain, padded, dense], SMALL), (padded, LARGE[0]), (padded, LARGE[1]), (dense, LARGE[0])],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_refined_boxes_are_tighter_and_hold_every_value(make: Callable[[], nn.Module], ball: Ball) -> None:
     encoder, eps = net(make()), ball.radius
