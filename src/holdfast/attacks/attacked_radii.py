@@ -177,7 +177,7 @@ def overlap(population: Population, rows: Sequence[int], divergence: Divergence,
 
     Args:
         divergence: Distance between embeddings.
-        rivals: Nearest other images that the attack takes into account; 1 or more.
+        rivals: Unused: the event is of two images alone.
     """
     divergence, climbed = population.fitted(divergence), population.fitted(differentiable(divergence))
     first, context = population.codes[list(rows)], population.context(rows)
