@@ -17,7 +17,7 @@ from math import inf, nan
 from operator import le, lt
 from time import monotonic
 from types import NoneType, UnionType
-from typing import Any, ClassVar, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from holdfast.core.errors import HoldfastError, OutOfRange, check_known, explained
 
@@ -103,7 +103,7 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
         check_known(f"settings of {what} {name!r}", key, known)
         if key in values:
             raise HoldfastError(f"{what} {name!r}: setting {key!r} is given twice; keep one")
-        values[key] = convert(value, types_of(cast(Any, kind))[key], f"{what} {name!r}, setting {key!r}")
+        values[key] = convert(value, types_of(kind)[key], f"{what} {name!r}, setting {key!r}")
     missing = [key for key in required if key not in values]
     if missing:
         example = getattr(kind, "example", ",".join(required).upper())
@@ -164,9 +164,13 @@ def fields_of(kind: type[Any]) -> dict[str, Field[Any]]:
     return {field.name: field for field in fields(kind)}
 
 
-@cache
 def types_of(kind: Any) -> dict[str, Any]:
     """Types of the fields of a dataclass, by name, with annotations evaluated."""
+    return _types_of(kind)
+
+
+@cache
+def _types_of(kind: Any) -> dict[str, Any]:
     fix = f"import it at the top of {kind.__module__}, not under TYPE_CHECKING"
     with explained(f"the settings of {kind.__name__} have a type that is not known", fix, NameError):
         hints = get_type_hints(kind)
