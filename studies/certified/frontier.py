@@ -109,8 +109,7 @@ def planned() -> Iterator[tuple[Case, int]]:
     yield Case("cifar10", "cnn-b", epochs=46, **changes), 1
     for radius, epochs in ((4, 48), (8, 46)):  # as many as an H200 shared by eight trainings took in three minutes
         yield Case("cifar10", "cnn-b", radius=radius / 255, share=0.1, epochs=epochs, **changes), 1
-    for radius, epochs in ((0.5, 10), (2, 40)):
-        yield Case("cifar10", "cnn-b", radius=radius / 255, share=0.1, epochs=epochs, teacher="SimCLR", **changes), 1
+    yield Case("cifar10", "cnn-b", radius=0.5 / 255, share=0.1, epochs=10, teacher="SimCLR", **changes), 1
 
 
 @dataclass(frozen=True)
