@@ -112,7 +112,7 @@ PRESETS: dict[str, Preset] = {
 
 
 def attacks_in_balls(kind: type[Evaluation]) -> bool:
-    """Return whether the ``balls`` of ``kind`` are those of attacks, which eps and ball set; none by default are not."""
+    """Return whether eps and ball set the ``balls`` of ``kind``: where it attacks in balls by default."""
     return "balls" in fields_of(kind) and bool(fields_of(kind)["balls"].default) and bool(attack_fields(kind))
 
 

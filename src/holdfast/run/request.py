@@ -154,10 +154,6 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
     over = {kind.name: {"balls": balls} for kind in with_balls} if balls else {}
     blind = {kind.name: dict.fromkeys(attack_fields(kind), BLIND) for kind in kinds} if request.black_box else {}
     sizes = suite_settings(request.suite, kinds, operations)
-    if (
-        not balls and known["breakaway"] not in kinds
-    ):  # its attacks count in the attack radius where they are made anyway
-        over = {"attack-radius": {"balls": []}}
     chosen = _merged(_merged(_merged(sizes, over), blind), request.settings)
     plan = [build(kind, chosen.get(kind.name, {})) for kind in kinds]
     lacking = [] if request.bank else [evaluation.name for evaluation in plan if lacks_bank(evaluation)]

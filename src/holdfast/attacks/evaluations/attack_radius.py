@@ -76,8 +76,8 @@ class AttackRadius(Evaluation):
     rivals: int = 10
     """Nearest images that the search aims at; all other images decide the event."""
     balls: tuple[Ball, ...] = ()
-    """Perturbation sets in which `fixed` and `pairwise` attack, too; empty: those of `breakaway`, with its attacks, if the
-    run has it."""
+    """Perturbation sets in which `fixed` and `pairwise` attack, too; if empty, a run without a budget takes those of
+    `breakaway`, with its attacks."""
     fixed: tuple[Attack, ...] = ATTACKS
     """Attacks in `balls` away from the image's own embedding."""
     pairwise: Attack = NAMED["adaptive"]
