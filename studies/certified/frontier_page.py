@@ -37,7 +37,7 @@ Both have the same architecture; the published ones are SimCLR, and RoCL at seve
 - *Taught by* a published encoder: new weights learn its embeddings by
   [distillation](objectives.md#distillation), `{TAUGHT},fresh=true`, inside the certified loss.
 - *Beginning as* a published encoder: the same with `{TAUGHT}`, which begins with its weights.
-  Other test images than those measured here chose radius and learning rate.
+  Its radius, learning rate and epochs were chosen by other test images than those measured here.
 - The others learn by SimCLR.
 - *Intervals*: the mean of several seeds with Student's 95% interval; none for one seed.
 """
