@@ -1,7 +1,7 @@
-"""What a killed and a slow rank cost: time until rank 0 has everything, relative to the time with eight healthy ranks.
+"""What a killed and a slow rank or Ray actor cost: time until everything is there, relative to that of eight healthy ones.
 
-Eight ranks are forked on one machine. In the second run, one is killed after two seconds and another one is stopped for
-nine tenths of every second. The values of both runs are compared.
+Eight ranks are forked on one machine, or eight Ray actors begin before the clock does. In the second run, one is killed
+after two seconds and another one is stopped for nine tenths of every second. The values of both runs are compared.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
@@ -19,6 +20,7 @@ import torch
 
 from benchmarks.measure import arguments
 from benchmarks.speed.engines import Work, attacks, certificates, compute
+from holdfast.measure.population import Population
 from holdfast.measure.store import Store
 from holdfast.run.engines.ranks import LEASES, Ranks
 from holdfast.run.shards import read_observed
@@ -29,26 +31,70 @@ RUNNING, STOPPED = 0.1, 0.9
 """Seconds for which the slow rank runs and stands still, in turns."""
 
 
-def timed(work: Work, folder: Path, disturbed: bool) -> tuple[float, dict[str, torch.Tensor]]:
-    """Seconds until rank 0 has everything, and what was observed."""
+Observed = tuple[float, dict[str, torch.Tensor]]
+"""Seconds that something took, and what was observed."""
+
+
+@contextmanager
+def disturbing(pids: Sequence[int]) -> Iterator[None]:
+    """Kill one of these processes and slow another one, until the block ends; without any, do nothing."""
+    over = Event()
+    threads = (
+        [Thread(target=kill, args=(pids[KILLED],)), Thread(target=slow, args=(pids[SLOWED], over))] if pids else []
+    )
+    for thread in threads:
+        thread.start()
+    yield
+    over.set()
+    for thread in threads:
+        thread.join()
+
+
+def by_ranks(work: Work, folder: Path, disturbed: bool) -> Observed:
+    """Time eight ranks until rank 0 has everything."""
     started = [multiprocessing.get_context("fork").Process(target=one, args=(work, folder, k)) for k in range(COUNT)]
-    over, began = Event(), perf_counter()
+    began = perf_counter()
     for process in started:
         process.start()
-    pids = [process.pid for process in started]
-    disturbing = [Thread(target=kill, args=(pids[KILLED],)), Thread(target=slow, args=(pids[SLOWED], over))]
-    for thread in disturbing[: 2 * disturbed]:
-        thread.start()
-    started[0].join()
-    spent = perf_counter() - began
-    over.set()
-    for thread in disturbing[: 2 * disturbed]:
-        thread.join()
+    with disturbing([process.pid or 0 for process in started] if disturbed else []):
+        started[0].join()
+        spent = perf_counter() - began
     for process in started:
         process.kill()
         process.join()
+    return spent, read(work, folder)
+
+
+def by_actors(work: Work, folder: Path, disturbed: bool) -> Observed:
+    """Time eight Ray actors that have begun."""
+    import ray
+
+    from holdfast.run.engines.ray import Ray
+
+    ray.init(num_cpus=COUNT, object_store_memory=200_000_000, log_to_driver=False, include_dashboard=False)
+    engine = Ray()
+    dict(engine.map(wait, work[1], range(COUNT)))
+    asked = [actor.__ray_call__.remote(lambda _: os.getpid()) for actor in engine._actors]
+    pids: list[int] = ray.get(asked)
+    assert len(pids) == COUNT, pids
+    began = perf_counter()
+    with disturbing(pids if disturbed else []):
+        compute(work, engine, folder)
+        spent = perf_counter() - began
+    ray.shutdown()
+    return spent, read(work, folder)
+
+
+def wait(population: Population, unit: int) -> int:
+    """Take so long that each actor gets one unit."""
+    sleep(30)
+    return unit
+
+
+def read(work: Work, folder: Path) -> dict[str, torch.Tensor]:
+    """Read what was observed."""
     observation, population = work
-    return spent, read_observed(observation, population, observation.rows(population), Store(folder))
+    return read_observed(observation, population, observation.rows(population), Store(folder))
 
 
 def one(work: Work, folder: Path, rank: int) -> None:
@@ -74,7 +120,10 @@ def slow(pid: int, over: Event) -> None:
 
 def main() -> None:
     """Print the ratio for attacks and for certificates."""
-    given = arguments("eight ranks, one killed and one slow, against eight healthy ones")
+    given = arguments(
+        "eight ranks, one killed and one slow, against eight healthy ones", {"--engine": "ranks (default) or ray"}
+    )
+    timed = by_actors if given.engine == "ray" else by_ranks
     for what, work in (("attacks", attacks(4)), ("certificates", certificates(2))):
         for _ in range(given.repeats):
             with TemporaryDirectory() as first, TemporaryDirectory() as second:

@@ -35,8 +35,10 @@ Both have the same architecture; the published ones are SimCLR, and RoCL at seve
 - *Views*: those of the authors' program, which cut away up to three fifths of a digit.
   *Small changes* (a star in the picture) are `{MILD["mnist"]}` for digits and `{MILD["cifar10"]}` for coloured images.
 - *Taught by* a published encoder: new weights learn its embeddings by
-  [distillation](objectives.md#distillation), `{TAUGHT}`, inside the certified loss.
-  The others learn by SimCLR.
+  [distillation](objectives.md#distillation), `{TAUGHT},fresh=true`, inside the certified loss.
+- *Beginning as* a published encoder: the same with `{TAUGHT}`, which begins with its weights.
+  Other test images than those measured here chose radius and learning rate.
+- The others learn by SimCLR.
 - *Intervals*: the mean of several seeds with Student's 95% interval; none for one seed.
 """
 
@@ -62,8 +64,7 @@ class Point:
         """Return what made it."""
         case = self.case
         bounds = f"certified {case.radius_in_words}, share {case.share:g}" if case.share else "without bounds"
-        taught = f", taught by {case.teacher}" if case.teacher else ""
-        return case.published or f"{bounds}, {case.epochs} epochs" + (", small changes" if case.view else "") + taught
+        return case.published or f"{bounds}, {case.epochs} epochs" + ", small changes" * bool(case.view) + case.taught
 
     @property
     def colour(self) -> str:
@@ -77,7 +78,8 @@ class Point:
         """Return what stands beside it in the picture."""
         case = self.case
         made = f"{case.radius_in_words}, {case.share:g}" if case.share else "without"
-        return case.published or made + "*" * bool(case.view) + f" {case.teacher}".rstrip()
+        kept = " from" if case.teacher and not case.fresh else ""
+        return case.published or made + "*" * bool(case.view) + f"{kept} {case.teacher}".rstrip()
 
 
 def points(folder: Path) -> dict[tuple[str, str], list[Point]]:
