@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isnan, nan
 
 import numpy as np
@@ -52,8 +52,8 @@ class Compared:
     a: Series
     b: Series
     groups: tuple[str, ...] = ()
-    bounds: tuple[float, float] | None = None
-    """Ends of the interval without assumptions, where it is not Gaffke's of the two series."""
+    bounds: Callable[[], tuple[float, float]] | None = None
+    """Returns the ends of the interval without assumptions, where it is not Gaffke's of the two series."""
 
     def difference(self) -> Difference:
         """Return the paired difference that reports show."""
@@ -62,7 +62,7 @@ class Compared:
     def without_assumptions(self) -> tuple[float, float]:
         """Return the interval that holds for all values within the limits."""
         if self.bounds is not None:
-            return self.bounds
+            return self.bounds()
         ours, theirs = limits_of(self.a), limits_of(self.b)
         assert ours is not None
         assert theirs is not None
@@ -185,7 +185,7 @@ def breakaway(name: str) -> Law:
         )
         # One image may be attacked and be passed: without assumptions both count.
         wide = 2.0 + float(abs(np.mean(a.values) - np.mean(b.values)))
-        return Compared(a, b, bounds=bounded_interval(np.subtract(a.values, b.values), (-wide, wide)))
+        return Compared(a, b, bounds=lambda: bounded_interval(np.subtract(a.values, b.values), (-wide, wide)))
 
     return Law(f"breakaway: {name}", draw, truth)
 
@@ -214,8 +214,12 @@ def universal_quantile(name: str) -> Law:
             near = ((apart <= np.median(far)).sum(1) - 1) / (n - 1)
             series.append(quantile_influence(quantiles, near, n))
             estimates.append(over_references(summarise(quantiles, "median", "lower"), near))
-        apiece = unpaired(estimates[0], estimates[1])
-        return Compared(series[0], series[1], bounds=(apiece.low, apiece.high))
+
+        def apiece() -> tuple[float, float]:
+            found = unpaired(estimates[0], estimates[1])
+            return found.low, found.high
+
+        return Compared(series[0], series[1], bounds=apiece)
 
     return Law(f"universal quantile: {name}", draw, truth)
 
@@ -255,18 +259,27 @@ def true_difference(law: Law) -> float:
     """Return the difference of the risks of ``law``: as known, or from many images."""
     if law.truth is not None:
         return law.truth
-    rng, size = np.random.default_rng(1), 1000
+    rng = np.random.default_rng(1)
     if law.name.startswith("values"):
         drawn = law.draw(rng, MANY)
         return float(np.mean(drawn.a.values) - np.mean(drawn.b.values))
-    if law.name.startswith("breakaway"):
-        draws = [law.draw(rng, size) for _ in range(MANY // size)]
-        return float(np.mean([np.mean(drawn.a.values) - np.mean(drawn.b.values) for drawn in draws]))
-    # The median of all displacements, on the scale of as many independent pairs.
     two = CARRIED[law.name.split(": ")[1]][0]
     pairs = np.linalg.norm(codes(rng, MANY) - codes(rng, MANY), axis=1)
-    first, second = ((pairs <= np.median(far)).mean() for far in two(rng, MANY))
+    if law.name.startswith("breakaway"):
+        first, second = (passing(pairs, far).mean() for far in two(rng, MANY))
+    else:  # the median of all displacements, on the scale of as many independent pairs
+        first, second = ((pairs <= np.median(far)).mean() for far in two(rng, MANY))
     return float(first - second)
+
+
+def passing(apart: Values, far: Values) -> Values:
+    """Return the probability that an image carried so ``far`` in a random direction passes another so far ``apart``.
+
+    It does in directions whose angle to the other has a cosine above ``apart / (2 far)``: a cap of the sphere, here in four
+    dimensions.
+    """
+    cosine = np.minimum(1, apart / (2 * far))
+    return (np.arccos(cosine) - cosine * np.sqrt(1 - cosine**2)) / np.pi
 
 
 @dataclass(frozen=True)
@@ -277,9 +290,16 @@ class Row:
     covered: float
     width: float
     """In units of the ideal interval's; nan where all draws say the same."""
-    assuming_nothing: float
     told_apart: float
     p_values: tuple[float, ...]
+    drawn: Sequence[Compared] = field(repr=False)
+    ideal: float
+    """Width of the ideal interval; nan where all draws say the same."""
+
+    @property
+    def assuming_nothing(self) -> float:
+        """Return the width without assumptions, in units of the ideal interval's: computed only if asked for."""
+        return float(np.mean([np.diff(each.without_assumptions())[0] for each in self.drawn])) / self.ideal
 
 
 def row(law: Law, images: int, draws: int) -> Row:
@@ -287,16 +307,17 @@ def row(law: Law, images: int, draws: int) -> Row:
     rng = np.random.default_rng(images)
     drawn = [law.draw(rng, images) for _ in range(draws)]
     truth, found = true_difference(law), [each.difference() for each in drawn]
-    ideal = 2 * NORMAL * float(np.std([gap.value for gap in found]))
-    widths = [gap.high - gap.low for gap in found], [np.diff(each.without_assumptions())[0] for each in drawn]
     slack = 1e-12
+    ideal = 2 * NORMAL * float(np.std([gap.value for gap in found]))
+    ideal = ideal if ideal > slack else nan
     return Row(
         law,
         covered=float(np.mean([gap.low - slack <= truth <= gap.high + slack for gap in found])),
-        width=float(np.mean(widths[0])) / ideal if ideal > slack else nan,
-        assuming_nothing=float(np.mean(widths[1])) / ideal if ideal > slack else nan,
+        width=float(np.mean([gap.high - gap.low for gap in found])) / ideal,
         told_apart=float(np.mean([gap.outcome != "tied" for gap in found])),
         p_values=tuple(p_value(gap) for gap in found),
+        drawn=drawn,
+        ideal=ideal,
     )
 
 

@@ -175,30 +175,32 @@ def test_the_certificate_fails_no_more_often_than_it_says():
     asked = Smoothing(sigma, selection, copies, 1, 1)
     needed, off = mass(eps, sigma, slack), deviation(alpha / 2, copies)
     assert needed + off < 1
-    trials, too_small, too_far, answered = 2000, 0, 0, 0
+    trials, noise = 2000, Noise.of(0, ["trials"])
+    start = {"here": torch.zeros(k), "there": torch.tensor([eps, 0.0, 0.0])}
+
+    def drawn(purpose: str, count: int) -> torch.Tensor:
+        numbered = noise.fork(purpose).numbered(torch.arange(trials * count))
+        return sigma * numbered.gaussian((k,)).view(trials, count, k)
+
+    samples = {which: x + drawn(f"centre {which}", selection) for which, x in start.items()}
+    fresh = {which: x + drawn(f"held {which}", selection) for which, x in start.items()}
+    copied, radii, off_centre, too_far = drawn("certify", copies), [], [], 0
     for trial in range(trials):
-        noise = Noise.of(0, [f"trial {trial}"])
-        here, there = torch.zeros(k), torch.tensor([eps, 0.0, 0.0])
-
-        def drawn(purpose: str, count: int, noise: Noise = noise) -> torch.Tensor:
-            return sigma * noise.fork(purpose).numbered(torch.arange(count)).gaussian((k,))
-
         centres, helds = [], []
-        for which, x in (("here", here), ("there", there)):
-            samples = x + drawn(f"centre {which}", selection)
-            found = central_sample(samples)
-            fresh = x + drawn(f"held {which}", selection)
-            centres.append(samples[found.index])
-            helds.append(((fresh - centres[-1]).norm(dim=1) <= found.radius).double().mean()[None])
-        distances = (drawn("certify", copies) - centres[0]).norm(dim=1).sort().values
+        for which in start:
+            found = central_sample(samples[which][trial])
+            centres.append(samples[which][trial, found.index])
+            helds.append(((fresh[which][trial] - centres[-1]).norm(dim=1) <= found.radius).double().mean()[None])
+        distances = (copied[trial] - centres[0]).norm(dim=1).sort().values
         certified = certified_distance(distances[kept_ranks(copies) - 1][None], helds[0], eps, asked, slack, alpha)
         if bool(certified.isnan()) or bool(abstains(helds[1], selection, slack, alpha / 2)):
             continue
-        answered += 1
-        radius = float(certified) / (1 + BETA)
-        true_mass = ncx2.cdf((radius / sigma) ** 2, k, float(centres[0].norm() / sigma) ** 2)
-        too_small += true_mass < needed
+        radii.append(float(certified) / (1 + BETA))
+        off_centre.append(float(centres[0].norm()))
         too_far += float((centres[0] - centres[1]).norm()) > float(certified)
+    answered = len(radii)
+    true_mass = ncx2.cdf((np.array(radii) / sigma) ** 2, k, (np.array(off_centre) / sigma) ** 2)
+    too_small = int(np.sum(true_mass < needed))
     assert answered > 0.8 * trials, "vacuous"
     assert too_small <= trials * (alpha + 3 * sqrt(alpha * (1 - alpha) / trials))
     assert too_far <= trials * (alpha + 3 * sqrt(alpha * (1 - alpha) / trials))

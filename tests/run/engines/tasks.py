@@ -54,18 +54,6 @@ def logged(given: Path, shard: int) -> int:
     return shard * shard
 
 
-def stuck(first: Path, shard: int) -> int:
-    """Square a number; the first worker that gets number 5 stands still."""
-    if shard == 5:
-        try:
-            first.touch(exist_ok=False)
-        except FileExistsError:
-            return shard * shard
-        time.sleep(120)
-        raise AssertionError("no other worker computed this shard")
-    return shard * shard
-
-
 def stuck_then_lost(folder: Path, shard: int) -> int:
     """Square a number; the first worker that gets number 5 stands still, and the second dies."""
     for name in ("stuck", "lost") if shard == 5 else ():

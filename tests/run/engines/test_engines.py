@@ -25,7 +25,7 @@ from holdfast.run.engines.ranks import Ranks
 from holdfast.run.request import build
 from tests import tiny
 from tests.filled import fill_table
-from tests.run.engines.tasks import logged, stuck, stuck_then_lost
+from tests.run.engines.tasks import logged, stuck_then_lost
 from tests.run.test_table import CHEAP, fill
 
 FEW = CHEAP | {
@@ -92,19 +92,28 @@ def numbers(result: Result) -> list[float]:
     return [*values, *(number for one in result.estimates for number in (one.value, one.low, one.high))]
 
 
+@pytest.fixture(scope="module")
+def workers() -> Processes:
+    """Two workers, which import what evaluations need once for all tests: that takes as long as the evaluations."""
+    return Processes(2)
+
+
 @pytest.mark.slow
-def test_two_workers_give_the_numbers_of_one_process(alone: dict[str, Result], tmp_path: Path) -> None:
-    assert different(cells(tmp_path, Processes(2)), alone) == []
+def test_two_workers_give_the_numbers_of_one_process(
+    alone: dict[str, Result], tmp_path: Path, workers: Processes
+) -> None:
+    assert different(cells(tmp_path, workers), alone) == []
 
 
 @pytest.mark.slow
 def test_workers_that_start_midway_give_the_numbers_of_one_process(
-    alone: dict[str, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    alone: dict[str, Result], tmp_path: Path, workers: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(automatic, "PATIENCE", 1.0)
-    engine = automatic.Automatic(Processes(2), lambda _: False)
+    engine = automatic.Automatic(workers, lambda _: False)
     assert different(cells(tmp_path, engine), alone) == []
-    assert engine.workers._pools, "vacuous: all was done here"
+    assert engine.spent >= 1, "vacuous: nothing was done here"
+    assert engine.ready is not None, "vacuous: all was done here"
 
 
 @pytest.mark.slow
@@ -141,15 +150,8 @@ def test_what_fails_on_ray_fails_as_it_does_here(tmp_path: Path, ray: Engine) ->
 
 
 @pytest.mark.slow
-def test_an_idle_ray_worker_computes_again_what_a_slow_one_holds(tmp_path: Path, ray: Engine) -> None:
-    """The first worker that gets shard 5 stands still; the second one must not wait for it."""
-    results = dict(ray.map(stuck, tmp_path / "first", range(8)))
-    assert results == {shard: shard * shard for shard in range(8)}
-    assert (tmp_path / "first").exists()
-
-
-@pytest.mark.slow
-def test_a_shard_is_repeated_again_if_the_worker_that_repeats_it_dies(tmp_path: Path, ray: Engine) -> None:
+def test_an_idle_ray_worker_repeats_what_a_slow_one_holds_and_another_if_it_dies(tmp_path: Path, ray: Engine) -> None:
+    """The first worker that gets shard 5 stands still, and nobody may wait for it; the second one dies."""
     results = dict(ray.map(stuck_then_lost, tmp_path, range(8)))
     assert results == {shard: shard * shard for shard in range(8)}
     assert len(list(tmp_path.iterdir())) == 2
@@ -157,18 +159,18 @@ def test_a_shard_is_repeated_again_if_the_worker_that_repeats_it_dies(tmp_path: 
 
 @pytest.mark.slow
 def test_killed_ray_workers_lose_nothing_and_cost_a_shard_each_at_most(tmp_path: Path, ray: Engine) -> None:
-    """Six kills: a Ray worker takes seconds to start."""
+    """Three kills: a Ray worker takes seconds to start, and ``test_ray`` has every order of losses."""
     log, kills, moments, results = tmp_path / "log", 0, random.Random(0), dict[int, int]()
     for shard, square in ray.map(logged, log, range(24)):
         results[shard] = square
         begun = log.read_text().splitlines()
-        if kills < 6 and shard % 4 == 0:
+        if kills < 3 and shard % 4 == 0:
             process = int(moments.choice(begun[-2:]).split()[1])
             try:
                 os.kill(process, signal.SIGKILL)
             except ProcessLookupError:
                 continue
             kills += 1
-    assert kills >= 4
+    assert kills >= 2
     assert results == {shard: shard * shard for shard in range(24)}
     assert len(log.read_text().splitlines()) <= 24 + kills

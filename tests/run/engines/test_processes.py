@@ -17,6 +17,7 @@ import torch
 
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders import Options, load
+from holdfast.encoders.loading import inputs
 from holdfast.run.engines.processes import Processes
 from holdfast.run.engines.requested import devices_of, engine_of
 from tests import tiny
@@ -25,6 +26,13 @@ from tests.run.engines.tasks import dying, dying_once, logged, name_of, power, v
 from tests.run.test_table import fill, findings
 
 
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers load no torch, as long as no network is sent: other tests may have declared operators, which needs it."""
+    monkeypatch.setattr(inputs, "operators_are_declared", lambda: False)
+
+
+@pytest.mark.usefixtures("bare")
 def test_each_shard_comes_back_with_what_was_made_of_it() -> None:
     engine = Processes(2)
     assert sorted(engine.map(power, 2, range(5))) == [(k, 2**k) for k in range(5)]
@@ -55,17 +63,20 @@ def test_workers_read_networks_beside_whatever_torch_there_is() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("bare")
 def test_killed_workers_lose_nothing(tmp_path: Path) -> None:
     assert sorted(Processes(2).map(dying_once, tmp_path, [1, 2, 3])) == [(1, 1), (2, 4), (3, 9)]
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("bare")
 def test_workers_that_always_die_end_with_a_sentence() -> None:
     with refused(HoldfastError, "4 times"):
         list(Processes(1).map(dying, 0, [1]))
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("bare")
 def test_each_worker_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The GPUs are made up: no task touches them."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
@@ -89,6 +100,7 @@ def test_workers_without_a_gpu_are_refused() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("bare")
 def test_twenty_kills_lose_nothing_and_repeat_a_shard_each_at_most(tmp_path: Path) -> None:
     kills, moments, results = 0, random.Random(0), dict[int, int]()
     for shard, square in Processes(2).map(logged, tmp_path / "log", range(60)):

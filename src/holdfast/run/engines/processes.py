@@ -22,8 +22,6 @@ from time import monotonic, sleep
 from typing import Any, final
 from weakref import finalize
 
-import torch
-
 from holdfast.core.errors import HoldfastError, check_whole, first_line, warn
 from holdfast.run.engines.base import Context, Local, Outcomes, Output, Task, Unit
 
@@ -346,6 +344,8 @@ def _noted(shards: Iterable[Unit], handed_out: list[Unit]) -> Iterator[Unit]:
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
     """Have torch compute with ``count`` threads inside."""
+    import torch  # not above: a worker that starts imports this module, and torch while it reads its context
+
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -18,7 +18,6 @@ from types import ModuleType
 from typing import Any, final
 
 from holdfast.core.errors import HoldfastError, explained, first_line
-from holdfast.encoders.loading.inputs import declare_missing_operators, operators_are_declared
 from holdfast.run.engines.base import Context, Outcomes, Output, Task, Unit
 from holdfast.run.engines.ranks import LATE, SOONEST
 
@@ -45,7 +44,9 @@ class Worker:
         import ray
 
         if self.reference != where[0].hex():
-            if declared:
+            if declared:  # without torch until here, so that an actor begins at once
+                from holdfast.encoders.loading.inputs import declare_missing_operators
+
                 declare_missing_operators()
             self.context = None  # so that both are never in memory
             self.reference, self.context = where[0].hex(), ray.get(where[0])
@@ -199,6 +200,8 @@ class Ray:
     def map(
         self, task: Task[Context, Unit, Output], context: Context, shards: Iterable[Unit]
     ) -> Outcomes[Unit, Output]:
+        from holdfast.encoders.loading.inputs import operators_are_declared
+
         ray = self.connected()
         if not self._sent or self._sent[0][0] is not context:
             self._sent[:] = [(context, ray.put(context))]
