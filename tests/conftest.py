@@ -39,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.getoption("markexpr") == "slow"
     ):  # fast tests check the same functions, and checks are a fifth of the time
         jaxtyping.config.update("jaxtyping_disable", True)
+        shapes.wanted = False
 
 
 def pytest_collection_finish() -> None:

@@ -17,6 +17,8 @@ from torch import Tensor
 
 _jaxtyped = jaxtyping.jaxtyped
 _checked: set[Hashable] = set()
+wanted = True
+"""Whether functions that are made from now on are checked: one that asks at each call takes time where none are."""
 
 
 def install(package: str) -> None:
@@ -29,6 +31,8 @@ def checked_once(function: Any = None, *, typechecker: Callable[[Any], Any]) -> 
     """Decorate as ``jaxtyping.jaxtyped`` does, but check calls with the same kinds of arguments once."""
     if function is None:
         return partial(checked_once, typechecker=typechecker)
+    if not wanted:
+        return function
     if isclass(function):
         return _jaxtyped(function, typechecker=typechecker)
     checked: Callable[..., Any] | None = None

@@ -14,6 +14,7 @@ import argparse
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite, sqrt
@@ -299,10 +300,11 @@ def rows(case: Case, found: Sequence[Replication]) -> list[Row]:
 def simulate(cases: Iterable[Case], replications: int, processes: int = 1) -> list[Row]:
     """Return the rows of ``cases``, each with its share of the replications."""
     made = []
-    with get_context("spawn").Pool(processes) as pool:
+    with get_context("spawn").Pool(processes) if processes > 1 else nullcontext() as pool:
         for case in cases:
             count = max(2, round(case.share * replications))
-            found = pool.map(partial(replicate, case), range(count), chunksize=1)
+            one = partial(replicate, case)
+            found = pool.map(one, range(count), chunksize=1) if pool else [one(seed) for seed in range(count)]
             made += rows(case, found)
     return made
 

@@ -178,7 +178,7 @@ def test_the_radius_is_where_the_minimum_reaches_zero(seed: int) -> None:
 @pytest.mark.slow
 def test_what_the_program_takes_for_confused_is_confused() -> None:
     """On a built-in encoder the bracket closes, for the program's own solution is attacked with."""
-    two = image_pairs(Population(builtin("digits-robust"), digits(), RunSettings()), [5], 2, 1000)
+    two = image_pairs(Population(builtin("digits-robust"), digits(), RunSettings()), [5], 1, 1000)
     certified, found = certify_and_attack(
         PairAttack(two, Linf(1.0), AdaptiveAttack(restarts=1, steps=5)), Exact(), 1e-3
     )

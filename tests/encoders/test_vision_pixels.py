@@ -103,8 +103,8 @@ def test_families_of_timm_are_prepared_as_timm_does(name, photos):
     )
 
 
-@pytest.mark.slow  # every distinct configuration of all weights that timm lists
-def test_every_configuration_that_timm_lists_is_followed_or_refused(photos):
+@pytest.mark.slow  # every size, crop, filter and normalisation of all weights that timm lists
+def test_every_configuration_that_timm_lists_is_followed_or_refused():
     from holdfast.encoders.timm import recipe_of
 
     configs: dict[str, Any] = {}
@@ -112,17 +112,24 @@ def test_every_configuration_that_timm_lists_is_followed_or_refused(photos):
         config = timm.data.resolve_data_config(pretrained_cfg=timm.get_pretrained_cfg(name).to_dict(), verbose=False)
         configs.setdefault(json.dumps(config, sort_keys=True, default=str), config)
     assert len(configs) > 50
-    refused = 0
+    # Colours are normalised alike at any size, and the filter does not change which pixels are cut out.
+    parts = [("input_size", "crop_pct", "crop_mode"), ("crop_pct", "crop_mode", "interpolation"), ("mean", "std")]
+    known, refused, tried = set(), 0, 0
     for config in configs.values():
+        new = {tuple((key, config[key]) for key in keys) for keys in parts} - known
+        if not new:
+            continue
+        known |= new
+        tried += 1
         try:
             recipe_of("example", config, config["input_size"][0], None)
         except HoldfastError:
             refused += 1
-    assert refused <= len(configs) / 20
+    assert refused <= tried / 20
 
 
 @pytest.mark.parametrize(
-    "weights", rest_slow(["mobilenet_v3_small", "resnet18", "vit_b_16", "efficientnet_b1", "regnet_y_400mf", "swin_t"])
+    "weights", rest_slow(["mobilenet_v3_small", "resnet18", "efficientnet_b1", "regnet_y_400mf", "swin_t"])
 )
 def test_torchvision_is_prepared_by_the_weights_transforms(weights, photos):
     encoder = load(f"torchvision:{weights}?pretrained=false")
@@ -132,14 +139,22 @@ def test_torchvision_is_prepared_by_the_weights_transforms(weights, photos):
     assert distance(embeddings(encoder, photos), theirs) <= EQUAL
 
 
+STATED = ("resize_size", "crop_size", "interpolation", "antialias", "mean", "std")
+
+
 @pytest.mark.slow
 def test_all_weights_of_torchvision_are_prepared_by_their_transforms():
     from holdfast.encoders.torchvision import recipe_of
 
-    models = torchvision.models
+    models, known = torchvision.models, set()
     for name in models.list_models(module=models):
         for weights in models.get_model_weights(name):
-            recipe_of(name, weights.transforms(), None)
+            transforms = weights.transforms()
+            stated = str({key: getattr(transforms, key) for key in STATED})
+            if stated not in known:  # of 115 weights some 30 differ in what they state
+                recipe_of(name, transforms, None)
+            known.add(stated)
+    assert len(known) > 20
 
 
 TEXT = {"context_length": 4, "vocab_size": 16, "width": 8, "heads": 2, "layers": 1}

@@ -12,13 +12,16 @@ from torch import Tensor
 from holdfast.spectral.analysis import edge_scores, scored, spade
 from holdfast.spectral.eigen import all_values, spectrum
 from holdfast.spectral.graph import Graph
+from holdfast.spectral.graph_pair import GraphConstruction, checked, draw
 from holdfast.spectral.resistance import hops, resistances
 from tests.marks import rest_slow
 from tests.samples import published
 from tests.spectral.graphs import graph_pair
 
 NAMES = ["mnist_base", "mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv3"]
-SIZES = [(300, 10), (1000, 20), pytest.param(2000, 10, marks=pytest.mark.slow)]
+SIZES = [(300, 10), (1000, 20)]
+LARGER = ("mnist_cnn_4layer_a_adv3", 2000, 10)
+"""One of the encoders: more images are more of the same, and take more than all the others together."""
 LARGE = {"mnist_cnn_4layer_a": 23.46, "mnist_cnn_4layer_a_adv3": 11.84}
 
 
@@ -32,8 +35,7 @@ def stored(reference: Path, name: str, n: int, k: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", rest_slow(NAMES))
-@pytest.mark.parametrize(("n", "k"), SIZES)
+@pytest.mark.parametrize(("name", "n", "k"), [*((name, *size) for size in SIZES for name in NAMES), LARGER])
 def test_everything_from_features(reference: Path, mnist: Tensor, name: str, n: int, k: int) -> None:
     oracle = stored(reference, name, n, k)
     codes = published(reference, name, torch.float32).forward(mnist[:n].float() / 255).detach()
@@ -50,7 +52,7 @@ def test_everything_from_features(reference: Path, mnist: Tensor, name: str, n: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", rest_slow(NAMES))
-@pytest.mark.parametrize(("n", "k"), SIZES[:2])
+@pytest.mark.parametrize(("n", "k"), SIZES)
 def test_everything_from_edge_lists(reference: Path, name: str, n: int, k: int) -> None:
     oracle = stored(reference, name, n, k)
     inputs, outputs = (Graph.of(n, oracle[which].astype(np.int64)) for which in ("EX", "EY"))
@@ -69,5 +71,13 @@ def test_everything_from_edge_lists(reference: Path, name: str, n: int, k: int) 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_scores_of_ten_thousand_images(reference: Path, mnist: Tensor, name: str) -> None:
+    """Of one encoder all that is said of so many; of the other what its score needs, a third of the time."""
     codes = published(reference, name, torch.float32).forward(mnist.float() / 255).detach()
-    assert spade(mnist, codes, certify=False).score == pytest.approx(LARGE[name], abs=0.006)
+    if name == "mnist_cnn_4layer_a":
+        found = spade(mnist, codes, certify=False)
+        assert 1 < found.stretch <= found.score * (1 + 1e-6)
+        score = found.score
+    else:
+        graphs = draw(*checked(mnist, codes), 10, GraphConstruction.read("knn"), "none", 0)
+        score = float(spectrum(graphs.inputs, graphs.outputs).values[0])
+    assert score == pytest.approx(LARGE[name], abs=0.006)

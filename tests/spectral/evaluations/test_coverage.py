@@ -6,11 +6,14 @@ import pytest
 import torch
 from benchmarks.statistics.coverage_spectral import (
     CASES,
-    EIGENVALUES,
     LEADING,
+    Case,
+    Replication,
     Row,
     encoders,
     images,
+    replicate,
+    rows,
     simulate,
     swap,
     table,
@@ -21,10 +24,17 @@ RARE = 1e-3
 """Chance at which one of some forty numbers may fail though all is well."""
 
 
+SPADE = next(case for case in CASES if (case.evaluation, case.size) == ("spade", 400))
+
+
 @pytest.fixture(scope="module")
-def found() -> list[Row]:
-    small = [case for case in (*CASES, *EIGENVALUES) if case.size in (50, 400)]
-    return simulate(small, replications=6)
+def whole() -> list[Replication]:
+    return [replicate(SPADE, seed) for seed in range(6)]
+
+
+@pytest.fixture(scope="module")
+def found(whole: list[Replication]) -> list[Row]:
+    return rows(SPADE, whole) + simulate([case for case in CASES if case.size == 50], replications=6)
 
 
 @pytest.mark.slow
@@ -45,15 +55,19 @@ def test_encoders_of_equal_truth_are_rarely_told_apart(found):
 
 
 @pytest.mark.slow
-def test_eigenvalues_alone_are_those_of_the_whole(found):
+def test_eigenvalues_alone_are_those_of_the_whole(whole):
     """The fast way to the first numbers gives exactly what the evaluation does."""
-    quick, whole = (
-        {(row.kind, row.name): (row.truth, row.covered, row.wrong) for row in found if row.case.evaluation == name}
-        for name in ("eigenvalues", "spade")
-    )
-    assert len(quick) == 2 * len(LEADING)
-    for which, numbers in quick.items():
-        assert numbers == pytest.approx(whole[which], rel=1e-9), which
+    for seed in range(2):
+        quick = replicate(Case("eigenvalues", SPADE.size, 1.0), seed)
+        for kind, numbers in quick.numbers.items():
+            known = {number.name: number for number in whole[seed].numbers[kind]}
+            assert [number.name for number in numbers] == list(LEADING)
+            for number in numbers:
+                same = known[number.name]
+                assert [number.value, number.low, number.high] == pytest.approx(
+                    [same.value, same.low, same.high], rel=1e-9, nan_ok=True
+                )
+                assert quick.verdicts[kind][number.name] == whole[seed].verdicts[kind][number.name]
 
 
 @pytest.mark.slow

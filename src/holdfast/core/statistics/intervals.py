@@ -50,6 +50,7 @@ def share_interval(successes: int | float, n: int | float, confidence: float = 0
     return _lowest_share(successes, n, tail), 1 - _lowest_share(n - successes, n, tail)
 
 
+@lru_cache(4096)
 def _lowest_share(successes: int | float, n: int | float, tail: float) -> float:
     """Return the share at which more successes, and half of the chance of as many, have chance ``tail``."""
     from scipy.optimize import brentq

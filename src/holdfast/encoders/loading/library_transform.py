@@ -255,7 +255,7 @@ def recipe(
         HoldfastError: the two sides differ, or the size of the result depends on the picture.
     """
     try:
-        pictures = [_picture(size, channels) for size in PROBED]
+        pictures = [_picture(size, channels).copy() for size in PROBED]  # a library may write into what it is given
         theirs = [whole(picture) for picture in pictures]
         shapes = {result.shape for result in theirs}
         if len(shapes) > 1:
@@ -360,6 +360,7 @@ def _named(difference: Float[np.ndarray, "c h w"], steps: str) -> str:
     return f"takes the steps {steps}" if steps else "takes a step that is no resizing, cropping or normalising"
 
 
+@cache
 def _picture(size: tuple[int, int], channels: int) -> Image.Image:
     """Return a picture of ``size`` (width, height) with edges, waves and noise; always the same one."""
     from PIL import Image
