@@ -35,9 +35,8 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if (
-        config.getoption("markexpr") == "slow"
-    ):  # fast tests check the same functions, and checks are a fifth of the time
+    # Fast tests check the same functions, and checks are a fifth of the time.
+    if config.getoption("markexpr") == "slow":
         jaxtyping.config.update("jaxtyping_disable", True)
         shapes.wanted = False
 
@@ -57,9 +56,8 @@ def unchecked() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _seed(request: pytest.FixtureRequest) -> None:
-    torch.default_generator.manual_seed(
-        0
-    )  # torch's own function notes a traceback for each kind of device it might meet
+    # torch.manual_seed notes a traceback for each kind of device that it might meet.
+    torch.default_generator.manual_seed(0)
     if request.config.getoption("--device") != "cpu":
         torch.manual_seed(0)
 
