@@ -114,7 +114,8 @@ def test_every_configuration_that_timm_lists_is_followed_or_refused():
     assert len(configs) > 50
     # Colours are normalised alike at any size, and the filter does not change which pixels are cut out.
     parts = [("input_size", "crop_pct", "crop_mode"), ("crop_pct", "crop_mode", "interpolation"), ("mean", "std")]
-    known, refused, tried = set(), 0, 0
+    known: set[tuple[tuple[str, Any], ...]] = set()
+    refused = tried = 0
     for config in configs.values():
         new = {tuple((key, config[key]) for key in keys) for keys in parts} - known
         if not new:
