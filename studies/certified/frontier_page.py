@@ -206,8 +206,13 @@ def panel(left: float, title: str, some: Sequence[Point]) -> Iterator[str]:
     for share in (0.0, 0.5, 1.0):
         yield label(x0 + share * (x1 - x0), y1 + 12, f"{share * most:.3f}", "middle", 9)
         yield label(x0 - 4, y1 - share * (y1 - y0) + 3, f"{low + share * (high - low):.2f}", "end", 9)
+    taken: list[tuple[str, float]] = []  # side and height of each label, so that none is written over another
     for point, accuracy in zip(some, accuracies, strict=True):
         x, y = x0 + point.radius / most * (x1 - x0), y1 - (accuracy - low) / (high - low) * (y1 - y0)
         end = "end" if x > (x0 + x1) / 2 else "start"
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{point.colour}" stroke="{INK}" stroke-width="0.5"/>'
-        yield label(x + (-7 if end == "end" else 7), y + 3, point.words, end, 9)
+        height = y + 3
+        while any(side == end and abs(height - other) < 9 for side, other in taken):
+            height -= 9
+        taken.append((end, height))
+        yield label(x + (-7 if end == "end" else 7), height, point.words, end, 9)
