@@ -68,12 +68,13 @@ def test_seeds_stand_as_their_mean(tmp_path: Path) -> None:
     assert frontier_page.row(point)[1:3] == ["2", "0.920 ± 0.254"]
 
 
-def test_who_taught_an_encoder_stands_in_its_name_and_beside_its_point(tmp_path: Path) -> None:
-    case = next(case for case, _ in planned() if case.teacher)
+@pytest.mark.parametrize("fresh", [True, False])
+def test_who_taught_an_encoder_stands_in_its_name_and_beside_its_point(tmp_path: Path, fresh: bool) -> None:
+    case = next(case for case, _ in planned() if case.teacher and case.fresh == fresh)
     stored(tmp_path, case, 0.9, 0.3, 0.9)
     ((point,),) = frontier_page.points(tmp_path).values()
     assert says(point.name, case.teacher)
-    assert point.words.endswith(f"* {case.teacher}")
+    assert point.words.endswith(f"* {case.teacher}" if fresh else f"* from {case.teacher}")
     assert case.teacher in str(case)
 
 
@@ -83,9 +84,9 @@ def test_cases_have_names_of_their_own() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("teacher", ["", "SimCLR"])
+@pytest.mark.parametrize(("teacher", "fresh"), [("", True), ("SimCLR", True), ("SimCLR", False)])
 def test_a_case_is_trained_and_measured(
-    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, teacher: str
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, teacher: str, fresh: bool
 ) -> None:
     monkeypatch.setattr(frontier, "ANCHORS", 2)
     monkeypatch.setattr(frontier, "NEGATIVES", 1)
@@ -93,7 +94,7 @@ def test_a_case_is_trained_and_measured(
     monkeypatch.setattr(frontier, "BANK", 100)
     monkeypatch.setattr(frontier, "SEARCH", {"samples": 2, "attack": "adaptive:restarts=1,steps=2", "tolerance": 1e-2})
     study = Study(reference, tmp_path)
-    case = Case("mnist", "base", radius=0.1, share=0.2, epochs=1, images=256, teacher=teacher)
+    case = Case("mnist", "base", radius=0.1, share=0.2, epochs=1, images=256, teacher=teacher, fresh=fresh)
     found = study.measure(case, 0)
     assert 0 < found["certified radius, crown"] <= found["attacked radius"]
     assert 0 <= found["accuracy"] <= 1
