@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from math import nan
@@ -176,15 +176,7 @@ def test_a_checkpoint_that_calls_rankme_effective_rank_is_gone_on_from(digits: I
     assert ">rankme</text>" in (tmp_path / "training.html").read_text()
 
 
-@pytest.fixture
-def _heard() -> Iterator[None]:
-    """Hear Ctrl-C, which background shells make what they start ignore."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_heard")
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_writes_a_checkpoint(
     digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

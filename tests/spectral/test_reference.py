@@ -71,7 +71,7 @@ def test_everything_from_edge_lists(reference: Path, name: str, n: int, k: int) 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_scores_of_ten_thousand_images(reference: Path, mnist: Tensor, name: str) -> None:
-    """Of one encoder all that is said of so many; of the other what its score needs, a third of the time."""
+    """Compute all parts for one encoder, and for the other only what its score needs: a third of the time."""
     codes = published(reference, name, torch.float32).forward(mnist.float() / 255).detach()
     if name == "mnist_cnn_4layer_a":
         found = spade(mnist, codes, certify=False)

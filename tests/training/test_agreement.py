@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -167,14 +166,6 @@ def test_an_interrupted_training_goes_on_with_its_multiplier(tmp_path: Path) -> 
     pixels = images.pixels(range(4))
     assert torch.equal(again(pixels), whole(pixels))
     assert not torch.equal(again(pixels), original(pixels))
-
-
-@pytest.fixture
-def ctrl_c() -> Iterator[None]:
-    """Let SIGINT interrupt, also where these tests run in the background, which ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("ctrl_c")

@@ -151,7 +151,7 @@ def test_what_fails_on_ray_fails_as_it_does_here(tmp_path: Path, ray: Engine) ->
 
 @pytest.mark.slow
 def test_an_idle_ray_worker_repeats_what_a_slow_one_holds_and_another_if_it_dies(tmp_path: Path, ray: Engine) -> None:
-    """The first worker that gets shard 5 stands still, and nobody may wait for it; the second one dies."""
+    """The first worker that gets shard 5 stands still, which must not stop the run; the second one dies."""
     results = dict(ray.map(stuck_then_lost, tmp_path, range(8)))
     assert results == {shard: shard * shard for shard in range(8)}
     assert len(list(tmp_path.iterdir())) == 2
